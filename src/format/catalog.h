@@ -1,0 +1,87 @@
+// The catalog of one step: its tensors and which writer holds which boxes. Enough to plan a restore on any topology.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "format/chunk.h"
+#include "format/pack.h"
+#include "lamina/tensor_view.h"
+
+namespace lamina::format {
+
+struct StoredBox {
+  Box box;
+  uint32_t writer = 0;           // ordinal in Catalog::writers
+  uint32_t table = 0;            // ordinal in that writer's index
+  bool operator==(const StoredBox&) const = default;
+};
+
+struct CatalogTensor {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> global_shape;
+  std::string alias_of;          // another tensor of the catalog whose bytes these are; then `boxes` is empty
+  std::vector<StoredBox> boxes;  // cover the global shape exactly once; none where it has no element
+  bool operator==(const CatalogTensor&) const = default;
+};
+
+// Bytes that are no tensor. `rank` is the rank that handed them over.
+struct CatalogBlob {
+  std::string name;
+  uint32_t rank = 0;
+  uint32_t writer = 0;
+  uint32_t table = 0;
+  uint64_t bytes = 0;
+  bool operator==(const CatalogBlob&) const = default;
+};
+
+// A writer of this step and the pack that holds its index.
+struct CatalogWriter {
+  AttemptId attempt;             // whose directory the pack is in
+  uint32_t writer = 0;           // number in the pack's name
+  Digest nonce;
+  Digest index_digest;
+  uint64_t pack_bytes = 0;
+  bool operator==(const CatalogWriter&) const = default;
+};
+
+struct Catalog {
+  Digest store_id;
+  AttemptId attempt;
+  uint32_t rank_count = 0;
+  std::vector<std::pair<std::string, int64_t>> topology;  // named mesh dimensions in order, such as ("dp", 2), ("tp", 2); may be empty
+  std::vector<CatalogWriter> writers;
+  std::vector<CatalogTensor> tensors;                     // sorted by name, no name twice
+  std::vector<CatalogBlob> blobs;                         // sorted by (name, rank)
+  bool operator==(const Catalog&) const = default;
+};
+
+std::string EncodeCatalog(const Catalog& catalog);
+// Everything is checked: names unique and sorted, shapes and boxes in bounds, covers exact, ordinals in range, aliases resolved in one step.
+absl::StatusOr<Catalog> DecodeCatalog(std::span<const std::byte> bytes);
+
+// The file `packs`: every pack that a step reaches.
+struct ReachedPack {
+  AttemptId attempt;
+  uint32_t writer = 0;
+  Digest nonce;
+  uint64_t pack_bytes = 0;
+  uint64_t live_bytes = 0;       // stored bytes that this step needs of it
+  bool operator==(const ReachedPack&) const = default;
+};
+struct Packs {
+  Digest store_id;
+  AttemptId attempt;
+  std::vector<ReachedPack> packs;  // sorted by (attempt, writer)
+  bool operator==(const Packs&) const = default;
+};
+std::string EncodePacks(const Packs& packs);
+absl::StatusOr<Packs> DecodePacks(std::span<const std::byte> bytes);
+
+}  // namespace lamina::format
