@@ -1,6 +1,7 @@
 // Algebra of boxes. All pure; sizes are checked where the box comes from outside (Validate), and trusted afterwards.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -20,10 +21,10 @@ int64_t ElementCount(std::span<const int64_t> extent);
 std::optional<int64_t> CheckedElementCount(std::span<const int64_t> extent);
 // InvalidArgument when the box does not lie in `global_shape` or the numbers of dimensions differ.
 absl::Status ValidateBox(const Box& box, std::span<const int64_t> global_shape);
-bool IsEmpty(const Box& box);                       // has no element; never true for 0-d
+bool IsEmpty(const Box& box);                              // has no element; never true for 0-d
 std::optional<Box> Intersect(const Box& a, const Box& b);  // nullopt when no element is common
 Box WholeBox(std::span<const int64_t> global_shape);
-std::string ToString(const Box& box);               // "[0:4, 8:16]"; "[]" for 0-d
+std::string ToString(const Box& box);  // "[0:4, 8:16]"; "[]" for 0-d
 std::vector<int64_t> RowMajorStrides(std::span<const int64_t> extent);
 
 // The boxes, at most 2N - 1 of them, ordered, that make up the row-major flat range [begin, end) of an array of shape `extent`
@@ -42,16 +43,36 @@ struct HeldBox {
   Box box;
 };
 
-// Checks that the boxes cover `global_shape` exactly once, in time near linear in their number. Empty boxes are ignored.
-// InvalidArgument names a hole or the holders of an overlap, as "[0:2, 0:4] is held by no rank" / "... by ranks 1 and 3".
+// Dimensions in which boxes of one tensor may divide it. Deciding a cover takes 2^dimensions steps a box, so the number is bounded.
+inline constexpr size_t kCutDimsMax = 8;
+
+// Checks that the boxes cover `global_shape` exactly once, in time linear in their number. Empty boxes are ignored.
+// InvalidArgument names a hole or the holders of an overlap, as "[0:2, 0:4] is held by no rank" / "... is held by ranks 1 and 3, in boxes
+// ...".
 absl::Status CheckCover(std::span<const int64_t> global_shape, std::span<const HeldBox> held);
 
-// Splits `wanted` over the boxes that hold it, ordered by (holder's position in `held`). Pieces are disjoint; where boxes overlap the first wins
-// only when they are equal. InvalidArgument naming the hole when they do not cover `wanted`.
+// Splits `wanted` over the boxes that hold it, ordered by (holder's position in `held`). Pieces are disjoint; where boxes overlap the first
+// wins only when they are equal. InvalidArgument naming the hole when they do not cover `wanted`.
 struct Piece {
   int32_t held_ordinal = 0;  // into `held`
   Box box;                   // global indices
 };
 absl::StatusOr<std::vector<Piece>> SplitBox(const Box& wanted, std::span<const HeldBox> held);
+
+// Many splits over the same boxes: O(n log n) once, then each split costs about as much as it has pieces. `held` must outlive it.
+class BoxIndex {
+ public:
+  explicit BoxIndex(std::span<const HeldBox> held);
+  absl::StatusOr<std::vector<Piece>> Split(const Box& wanted) const;  // as SplitBox
+
+ private:
+  std::vector<int32_t> Touching(const Box& wanted) const;
+
+  const std::span<const HeldBox> held_;
+  bool same_dims_ = true;
+  size_t dim_ = 0;              // of the tensor; the boxes are sorted by where they begin in it
+  std::vector<int32_t> order_;  // ordinals into held_
+  std::vector<int64_t> ends_;   // the furthest end in dim_ of the boxes so far in order_
+};
 
 }  // namespace lamina::shard

@@ -18,11 +18,11 @@ struct Placement {
   int64_t split_factor = 1;  // for kStridedShard, as torch's _StridedShard has it
 };
 
-// One placement per mesh dimension, applied as torch's DTensor applies them: from the first mesh dimension to the last, shards by the ceil rule
-// (torch.chunk), strided shards in the order torch's _StridedShard._split_tensor gives. The boxes are in the order of the local tensor's rows:
-// laid one after another along the sharded dimension they are the local tensor. Boxes without elements are left out; when nothing is left,
-// one empty box is returned, with the local tensor's shape as extent. 0-d tensors may only be replicated.
-// InvalidArgument for sizes that do not fit, naming what and where.
+// One placement per mesh dimension, applied as torch's DTensor applies them: from the first mesh dimension to the last, shards by the ceil
+// rule (torch.chunk), strided shards in the order torch's _StridedShard._split_tensor gives. The boxes are in the order of the local
+// tensor's rows: laid one after another along the sharded dimension they are the local tensor. Boxes without elements are left out; when
+// nothing is left, one empty box is returned, with the local tensor's shape as extent. 0-d tensors may only be replicated. InvalidArgument
+// for sizes that do not fit, naming what and where.
 absl::StatusOr<std::vector<Box>> BoxesOf(std::span<const int64_t> global_shape, std::span<const int64_t> mesh_shape,
                                          std::span<const int64_t> coordinate, std::span<const Placement> placements);
 
