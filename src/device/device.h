@@ -27,15 +27,15 @@ class Event {
  public:
   virtual ~Event() = default;
   virtual bool Complete() = 0;
-  virtual absl::Status Wait() = 0;   // through Env
+  virtual absl::Status Wait() = 0;  // through Env
 };
 
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;
-  // Enqueues: elements [element_begin, element_begin + element_count) of the source in row-major order, packed, to `target`. The source may be
-  // changed by the trainer only after the event recorded behind it is complete.
+  // Enqueues: elements [element_begin, element_begin + element_count) of the source in row-major order, packed, to `target`. The source may
+  // be changed by the trainer only after the event recorded behind it is complete.
   virtual absl::Status EnqueueGather(const StridedSource& source, int64_t element_begin, int64_t element_count, std::byte* target) = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> Record() = 0;
 };

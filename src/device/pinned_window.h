@@ -3,11 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "absl/status/statusor.h"
 #include "env/env.h"
+#include "env/sync.h"
 
 namespace lamina::device {
 
@@ -20,7 +24,7 @@ class WindowLease {
   WindowLease(WindowLease&& other) noexcept;
   WindowLease& operator=(WindowLease&& other) noexcept;
   ~WindowLease();
-  std::span<std::byte> bytes() const { return bytes_; }   // page-aligned
+  std::span<std::byte> bytes() const { return bytes_; }  // page-aligned
 
  private:
   friend class PinnedWindow;
@@ -31,13 +35,33 @@ class WindowLease {
 // Thread-safe. Leases are granted in the order they were asked for.
 class PinnedWindow {
  public:
-  // Maps `bytes` (rounded up to pages), touches every page, MADV_DONTFORK and huge pages where the system has them. ResourceExhausted with the figure.
+  // Maps `bytes` (rounded up to pages), touches every page, MADV_DONTFORK and huge pages where the system has them. InvalidArgument unless
+  // `bytes` is more than 0; ResourceExhausted with the figure.
   static absl::StatusOr<std::unique_ptr<PinnedWindow>> Create(env::Env& env, int64_t bytes);
+  PinnedWindow(const PinnedWindow&) = delete;
+  PinnedWindow& operator=(const PinnedWindow&) = delete;
   ~PinnedWindow();
-  int64_t bytes() const;
-  int64_t leased_bytes() const;
-  // Waits for room until `deadline_ns`: DeadlineExceeded. More than the window holds at all: ResourceExhausted, saying what to set.
+  int64_t bytes() const { return static_cast<int64_t>(memory_.size()); }
+  int64_t leased_bytes() const;   // whole pages
+  int64_t waiting_count() const;  // of those that stand in Acquire
+  // One unbroken range, its content unspecified. Waits for room until `deadline_ns` (of Env::MonotonicNs): DeadlineExceeded. More than the
+  // window holds at all: ResourceExhausted, saying what to set.
   absl::StatusOr<WindowLease> Acquire(int64_t bytes, int64_t deadline_ns);
+
+ private:
+  friend class WindowLease;
+  class Turn;
+
+  PinnedWindow(env::Env& env, std::span<std::byte> memory) : memory_(memory), mutex_(env), changed_(env) {}
+  void GiveBack(std::span<std::byte> bytes);
+  // The lowest offset with `bytes` free behind it.
+  std::optional<int64_t> FindRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::span<std::byte> memory_;
+  mutable env::Mutex mutex_;
+  env::CondVar changed_;
+  std::map<int64_t, int64_t> leased_ ABSL_GUARDED_BY(mutex_);  // offset → bytes; what lies between is free
+  std::list<const Turn*> turns_ ABSL_GUARDED_BY(mutex_);       // who waits, oldest first
 };
 
 }  // namespace lamina::device
