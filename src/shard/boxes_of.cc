@@ -1,8 +1,12 @@
 #include "shard/boxes_of.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "shard/box.h"
 
 namespace lamina::shard {
@@ -12,6 +16,7 @@ namespace {
 struct Interval {
   int64_t begin = 0;
   int64_t end = 0;
+  bool operator==(const Interval&) const = default;
 };
 // What is held of one dimension, in the order of the local tensor. Splits of different dimensions are independent of one another.
 using Intervals = std::vector<Interval>;
@@ -66,6 +71,9 @@ absl::Status Validate(std::span<const int64_t> global_shape, std::span<const int
   if (!CheckedElementCount(global_shape).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("shape ", ToString(WholeBox(global_shape)), " has a negative or too large size"));
   }
+  if (!CheckedElementCount(mesh_shape).has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("mesh shape ", ToString(WholeBox(mesh_shape)), " has a negative or too large size"));
+  }
   if (mesh_shape.size() != placements.size() || mesh_shape.size() != coordinate.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a mesh of ", mesh_shape.size(), " dimensions has ", placements.size(),
                                                    " placements and a coordinate of ", coordinate.size(), " dimensions"));
@@ -107,19 +115,45 @@ std::vector<Box> Product(const std::vector<Intervals>& dims) {
   return boxes;
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<Box>> BoxesOf(std::span<const int64_t> global_shape, std::span<const int64_t> mesh_shape,
-                                         std::span<const int64_t> coordinate, std::span<const Placement> placements) {
-  if (absl::Status valid = Validate(global_shape, mesh_shape, coordinate, placements); !valid.ok()) return valid;
+// What is held of each dimension when the shards are cut in the given order of mesh dimensions.
+std::vector<Intervals> Cut(std::span<const int64_t> global_shape, std::span<const int64_t> mesh_shape, std::span<const int64_t> coordinate,
+                           std::span<const Placement> placements, std::span<const size_t> order) {
   std::vector<Intervals> dims;
   for (const int64_t size : global_shape) dims.push_back(size == 0 ? Intervals{} : Intervals{{0, size}});
-  for (size_t m = 0; m < mesh_shape.size(); ++m) {
+  for (const size_t m : order) {
     const Placement& p = placements[m];
     if (p.kind == Placement::Kind::kReplicate) continue;
     Intervals& held = dims[static_cast<size_t>(p.dim)];
     held = Apply(held, p.kind == Placement::Kind::kStridedShard ? p.split_factor : 1, mesh_shape[m], coordinate[m]);
   }
+  return dims;
+}
+
+// The order of plain shards that the strided shards stand for: a split factor is the number of pieces that later mesh dimensions had cut
+// the tensor's dimension into before. nullopt when it is no such number.
+std::optional<std::vector<size_t>> TrueOrder(std::span<const int64_t> mesh_shape, std::span<const Placement> placements) {
+  std::vector<size_t> order;
+  for (size_t m = mesh_shape.size(); m-- > 0;) {
+    int64_t pieces = 1;
+    size_t at = 0;
+    const int64_t wanted = placements[m].kind == Placement::Kind::kStridedShard ? placements[m].split_factor : 1;
+    for (; at < order.size() && pieces < wanted; ++at) {
+      const Placement& before = placements[order[at]];
+      if (before.kind != Placement::Kind::kReplicate && before.dim == placements[m].dim) pieces *= mesh_shape[order[at]];
+    }
+    if (pieces != wanted) return std::nullopt;
+    order.insert(order.begin() + static_cast<std::ptrdiff_t>(at), m);
+  }
+  return order;
+}
+
+std::vector<size_t> MeshOrder(size_t mesh_dims) {
+  std::vector<size_t> order(mesh_dims);
+  std::iota(order.begin(), order.end(), size_t{0});
+  return order;
+}
+
+std::vector<Box> BoxesFrom(const std::vector<Intervals>& dims) {
   std::vector<Box> boxes = Product(dims);
   if (!boxes.empty()) return boxes;
   Box empty;
@@ -127,7 +161,42 @@ absl::StatusOr<std::vector<Box>> BoxesOf(std::span<const int64_t> global_shape, 
     empty.offset.push_back(0);
     empty.extent.push_back(Length(held));
   }
-  return std::vector<Box>{std::move(empty)};
+  return {std::move(empty)};
+}
+
+bool HasShape(const std::vector<Intervals>& dims, std::span<const int64_t> shape) {
+  return std::equal(dims.begin(), dims.end(), shape.begin(), shape.end(),
+                    [](const Intervals& i, int64_t size) { return Length(i) == size; });
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Box>> BoxesOf(std::span<const int64_t> global_shape, std::span<const int64_t> mesh_shape,
+                                         std::span<const int64_t> coordinate, std::span<const Placement> placements) {
+  LAMINA_RETURN_IF_ERROR(Validate(global_shape, mesh_shape, coordinate, placements));
+  return BoxesFrom(Cut(global_shape, mesh_shape, coordinate, placements, MeshOrder(mesh_shape.size())));
+}
+
+absl::StatusOr<std::vector<Box>> BoxesOfLocal(std::span<const int64_t> global_shape, std::span<const int64_t> mesh_shape,
+                                              std::span<const int64_t> coordinate, std::span<const Placement> placements,
+                                              std::span<const int64_t> local_shape) {
+  LAMINA_RETURN_IF_ERROR(Validate(global_shape, mesh_shape, coordinate, placements));
+  std::vector<std::vector<Intervals>> readings{Cut(global_shape, mesh_shape, coordinate, placements, MeshOrder(mesh_shape.size()))};
+  if (const auto order = TrueOrder(mesh_shape, placements); order.has_value()) {
+    std::vector<Placement> plain(placements.begin(), placements.end());
+    for (Placement& p : plain) p.split_factor = 1;
+    readings.push_back(Cut(global_shape, mesh_shape, coordinate, plain, *order));
+  }
+  std::erase_if(readings, [&](const std::vector<Intervals>& dims) { return !HasShape(dims, local_shape); });
+  if (readings.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("a local tensor of shape ", ToString(WholeBox(local_shape)),
+                                                   " is not what the placements give of ", ToString(WholeBox(global_shape))));
+  }
+  if (readings.front() != readings.back()) {
+    return absl::InvalidArgumentError(absl::StrCat("strided shards of ", ToString(WholeBox(global_shape)),
+                                                   " that do not divide evenly can be read in two ways; make the sizes divide"));
+  }
+  return BoxesFrom(readings.front());
 }
 
 }  // namespace lamina::shard

@@ -176,6 +176,40 @@ TEST_CASE("A strided shard beside replicas keeps many boxes", "[shard]") {
   CHECK(RowsOf({2, 2, 2}, {kReplicate, Strided(2), kRows}, {1, 1, 0}) == std::vector<int64_t>{2, 3});
 }
 
+TEST_CASE("Uneven nested splits are read by the shape of the local tensor (FC-02)", "[shard]") {
+  // 7 rows: tensor parallelism gives 4 and 3, and data sharding over 3 cuts them into 2, 2, 0 and 1, 1, 1.
+  const std::vector<Placement> placements{Strided(2), kRows};
+  const std::vector<int64_t> mesh{3, 2};
+  const auto boxes = [&](std::vector<int64_t> coordinate, int64_t rows) {
+    return BoxesOfLocal(std::vector<int64_t>{7}, mesh, coordinate, placements, std::vector<int64_t>{rows});
+  };
+  CHECK(boxes({0, 0}, 2).value() == std::vector<Box>{{{0}, {2}}});
+  CHECK(boxes({1, 1}, 1).value() == std::vector<Box>{{{5}, {1}}});
+  CHECK(boxes({2, 1}, 1).value() == std::vector<Box>{{{6}, {1}}});  // as fully_shard holds it
+  CHECK(boxes({2, 0}, 0).value() == std::vector<Box>{{{0}, {0}}});
+  CHECK(boxes({2, 0}, 1).value() == std::vector<Box>{{{6}, {1}}});  // as distribute_tensor holds it
+  CHECK(boxes({2, 1}, 0).value() == std::vector<Box>{{{0}, {0}}});
+  CHECK(boxes({0, 0}, 3).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("A local tensor that fits two readings with different rows is refused", "[shard]") {
+  int refused = 0;
+  for (int64_t rows = 1; rows < 64; ++rows) {
+    for (int64_t place = 0; place < 12; ++place) {
+      const std::vector<int64_t> coordinate{place / 4, place % 4};
+      const std::vector<Placement> placements{Strided(4), kRows};
+      const auto boxes = BoxesOf(std::vector<int64_t>{rows}, std::vector<int64_t>{3, 4}, coordinate, placements).value();
+      int64_t held = 0;
+      for (const Box& box : boxes) held += box.extent[0];
+      const auto read =
+          BoxesOfLocal(std::vector<int64_t>{rows}, std::vector<int64_t>{3, 4}, coordinate, placements, std::vector<int64_t>{held});
+      refused += read.ok() ? 0 : 1;
+      if (read.ok()) CHECK(*read == boxes);
+    }
+  }
+  CHECK(refused > 0);
+}
+
 TEST_CASE("BoxesOf refuses sizes that do not fit", "[shard]") {
   const std::vector<int64_t> shape{4};
   const auto code = [&](std::vector<int64_t> mesh, std::vector<int64_t> coordinate, std::vector<Placement> placements) {
