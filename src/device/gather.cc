@@ -1,6 +1,7 @@
 #include "device/gather.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -44,25 +45,41 @@ bool IsContiguous(const StridedSource& source) {
   return true;
 }
 
-template <size_t kElementBytes>
-void CopyElements(std::byte* target, const std::byte* source, int64_t stride_bytes, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    std::memcpy(target + i * static_cast<int64_t>(kElementBytes), source + i * stride_bytes, kElementBytes);
+// A transposed source is read a cache line at a time into this many rows of the target.
+constexpr int64_t kRowsAtOnceMax = 16;
+
+struct Rows {
+  int64_t count = 1;
+  int64_t stride_bytes = 0;
+  int64_t elements = 0;  // of each row
+  int64_t element_stride_bytes = 0;
+};
+
+template <int64_t kElementBytes>
+void CopyElements(std::byte* target, const std::byte* source, const Rows& rows) {
+  for (int64_t i = 0; i < rows.elements; ++i) {
+    for (int64_t row = 0; row < rows.count; ++row) {
+      std::memcpy(target + (row * rows.elements + i) * kElementBytes, source + row * rows.stride_bytes + i * rows.element_stride_bytes,
+                  kElementBytes);
+    }
+  }
 }
 
-void CopyRun(std::byte* target, const std::byte* source, int64_t element_bytes, int64_t stride_bytes, int64_t count) {
-  if (stride_bytes == element_bytes) return StreamingCopy(target, source, static_cast<size_t>(count * element_bytes));
+void CopyRows(std::byte* target, const std::byte* source, int64_t element_bytes, const Rows& rows) {
+  if (rows.count == 1 && rows.element_stride_bytes == element_bytes) {
+    return StreamingCopy(target, source, static_cast<size_t>(rows.elements * element_bytes));
+  }
   switch (element_bytes) {
     case 1:
-      return CopyElements<1>(target, source, stride_bytes, count);
+      return CopyElements<1>(target, source, rows);
     case 2:
-      return CopyElements<2>(target, source, stride_bytes, count);
+      return CopyElements<2>(target, source, rows);
     case 4:
-      return CopyElements<4>(target, source, stride_bytes, count);
+      return CopyElements<4>(target, source, rows);
     case 8:
-      return CopyElements<8>(target, source, stride_bytes, count);
+      return CopyElements<8>(target, source, rows);
     default:
-      return CopyElements<16>(target, source, stride_bytes, count);
+      return CopyElements<16>(target, source, rows);
   }
 }
 
@@ -116,15 +133,23 @@ void GatherPlan::Gather(int64_t element_begin, int64_t element_count, std::byte*
     rest /= dimensions_[d].extent;
     row_offset += at[d] * dimensions_[d].stride_bytes;
   }
+  const bool transposed = outer_count > 0 && std::abs(dimensions_[outer_count - 1].stride_bytes) < std::abs(inner.stride_bytes);
   while (element_count > 0) {
-    const int64_t run = std::min(element_count, inner.extent - inner_at);
-    CopyRun(target, data_ + (row_offset + inner_at * inner.stride_bytes), element_bytes_, inner.stride_bytes, run);
-    target += run * element_bytes_;
-    element_count -= run;
+    Rows rows{1, 0, std::min(element_count, inner.extent - inner_at), inner.stride_bytes};
+    if (transposed && rows.elements == inner.extent) {
+      const Dimension& next = dimensions_[outer_count - 1];
+      rows.count = std::min({kRowsAtOnceMax, next.extent - at[outer_count - 1], element_count / inner.extent});
+      rows.stride_bytes = next.stride_bytes;
+    }
+    CopyRows(target, data_ + (row_offset + inner_at * inner.stride_bytes), element_bytes_, rows);
+    target += rows.count * rows.elements * element_bytes_;
+    element_count -= rows.count * rows.elements;
     inner_at = 0;
-    for (size_t d = outer_count; d-- > 0;) {
-      row_offset += dimensions_[d].stride_bytes;
-      if (++at[d] < dimensions_[d].extent) break;
+    int64_t steps = rows.count;
+    for (size_t d = outer_count; d-- > 0; steps = 1) {
+      row_offset += steps * dimensions_[d].stride_bytes;
+      at[d] += steps;
+      if (at[d] < dimensions_[d].extent) break;
       row_offset -= dimensions_[d].extent * dimensions_[d].stride_bytes;
       at[d] = 0;
     }

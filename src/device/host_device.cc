@@ -13,7 +13,7 @@ namespace {
 // A piece is large against the hand-off and small against what the last thread to finish may lag behind.
 constexpr int64_t kPieceBytes = 2 * base::kMiB;
 // Up to this the calling thread copies faster than another one wakes.
-constexpr int64_t kAtOnceBytesMax = 128 * base::kKiB;
+constexpr int64_t kAtOnceBytesMax = 32 * base::kKiB;
 constexpr int64_t kChaosDelayNsMax = 200 * base::kMicrosecondNs;
 
 }  // namespace

@@ -66,7 +66,7 @@ CopyFunction ChooseCopy() { return PlainCopy; }
 #endif
 
 // Below this the fence and the lost cache hits cost more than they save.
-constexpr size_t kStreamedBytesMin = 32 * 1024;
+constexpr size_t kStreamedBytesMin = 1024;
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -24,20 +25,23 @@ struct RandomSource {
 
   // The packed bytes, found by one index computation an element.
   std::vector<std::byte> Packed() const {
-    std::vector<std::byte> packed;
-    for (int64_t ordinal = 0; ordinal < ElementCount(); ++ordinal) {
+    const int64_t count = ElementCount();
+    std::vector<std::byte> packed(static_cast<size_t>(count * element_bytes));
+    for (int64_t ordinal = 0; ordinal < count; ++ordinal) {
       int64_t element = 0;
       int64_t rest = ordinal;
       for (size_t d = extent.size(); d-- > 0; rest /= extent[d]) element += rest % extent[d] * strides[d];
-      const std::byte* from = data() + element * element_bytes;
-      packed.insert(packed.end(), from, from + element_bytes);
+      std::memcpy(packed.data() + ordinal * element_bytes, data() + element * element_bytes, static_cast<size_t>(element_bytes));
     }
     return packed;
   }
 };
 
 inline void FillRandom(std::vector<std::byte>& bytes, std::mt19937_64& random) {
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+    const uint64_t value = random();
+    std::memcpy(bytes.data() + at, &value, std::min(sizeof(value), bytes.size() - at));
+  }
 }
 
 // Dimensions in a random order in memory, with gaps, expanded (stride 0), reversed (negative stride), empty or 0-d.
