@@ -1,0 +1,42 @@
+"""What all Python tests share: one thread a process, repeatable examples, and real jobs that leave nothing behind."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+from launch import Event, Job
+
+hypothesis.settings.register_profile("lamina", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("lamina")
+torch.set_num_threads(1)
+
+Launch = Callable[..., Job]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Starts a torchrun job: launch(script, ranks, *arguments) -> Job. The script gets a file for its report, one JSON line an event, as
+    first argument. Whatever still runs at the end of the test is killed."""
+    jobs: list[Job] = []
+
+    def start(script: Path, ranks: int, *arguments: str) -> Job:
+        report = tmp_path / f"job{len(jobs)}.jsonl"
+        jobs.append(Job(ranks, script, [str(report), *arguments], report))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+@pytest.fixture
+def run_ranks(launch: Launch) -> Callable[..., list[Event]]:
+    """run_ranks(script, ranks, *arguments) -> what a job that must end well has told."""
+
+    def run(script: Path, ranks: int, *arguments: str) -> list[Event]:
+        return launch(script, ranks, *arguments).wait()
+
+    return run
