@@ -1,5 +1,6 @@
 """What all Python tests share: one thread a process, repeatable examples, and real jobs that leave nothing behind."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,13 +15,15 @@ hypothesis.settings.load_profile("lamina")
 torch.set_num_threads(1)
 
 Launch = Callable[..., Job]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
     """Starts a torchrun job: launch(script, ranks, *arguments) -> Job. The script gets a file for its report, one JSON line an event, as
     first argument. Whatever still runs at the end of the test is killed."""
     jobs: list[Job] = []
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'python'}{os.pathsep}{ROOT / 'examples'}")
 
     def start(script: Path, ranks: int, *arguments: str) -> Job:
         report = tmp_path / f"job{len(jobs)}.jsonl"
