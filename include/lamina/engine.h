@@ -1,0 +1,76 @@
+// The checkpoint engine of one rank. All ranks of a job have one each, make the same calls in the same order, and reach the same outcomes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lamina/options.h"
+#include "lamina/save_handle.h"
+#include "lamina/tensor_view.h"
+
+namespace lamina {
+
+using Topology = std::vector<std::pair<std::string, int64_t>>;  // named mesh dimensions in order, such as ("dp", 2), ("tp", 2)
+
+struct SaveRequest {
+  int64_t step = 0;                    // at least the restored one, and rising
+  std::span<const TensorView> tensors;
+  std::span<const BlobView> blobs;
+  Topology topology;                   // the same on all ranks; may be empty
+};
+
+struct StoredTensor {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> global_shape;
+  std::string alias_of;
+};
+
+struct StoredBlob {
+  std::string name;
+  int32_t rank = 0;                    // that handed it over
+  std::string bytes;
+};
+
+// A restore under way. Used from one thread. Ends when Fill returned kDone or a status, or Fail was called.
+class RestoreSession {
+ public:
+  virtual ~RestoreSession() = default;
+  virtual bool found() const = 0;      // false: the root holds no commit; nothing more to do
+  virtual int64_t step() const = 0;
+  virtual int32_t rank_count() const = 0;  // of the job that saved
+  virtual const Topology& topology() const = 0;
+  virtual const std::vector<int64_t>& line() const = 0;  // steps of the line, newest first
+  virtual const std::vector<StoredTensor>& tensors() const = 0;
+  virtual const std::vector<StoredBlob>& blobs() const = 0;
+
+  enum class Progress { kDone, kOlder };
+  // Collective. Checks names, shapes and dtypes, reads and checks all bytes, and only then writes into the targets' memory. kOlder: some rank found the
+  // step damaged and the session stands at the next older one (look at tensors() and blobs() again); nothing was written. A status is that of the
+  // first rank that failed, the same on all ranks; targets are untouched unless the message says that they are partly filled.
+  virtual absl::StatusOr<Progress> Fill(std::span<const TensorView> targets) = 0;
+  // Collective in place of Fill: tells the other ranks that this one cannot go on, and why. Returns what they see.
+  virtual absl::Status Fail(const absl::Status& why) = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // Copies what this rank writes and returns; the rest happens in the background. Held while more than saves_in_flight_max saves are under way. A
+  // status: this save was not begun. FailedPrecondition: first save on a root that holds steps, or a closed engine. Aborted: a newer incarnation took over.
+  virtual absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) = 0;
+  // Collective. Settles the saves in flight, then stands at `step`, or at the newest step of the line that proves whole. NotFound for an unknown step.
+  virtual absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) = 0;
+  // Not collective. Waits until this rank's saves have an outcome, at most `grace_s` (negative: as long as it takes): then DeadlineExceeded.
+  virtual absl::Status Close(double grace_s) = 0;
+};
+
+}  // namespace lamina

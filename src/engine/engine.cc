@@ -1,0 +1,462 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/serial.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "engine/engine_impl.h"
+#include "engine/memory_budget.h"
+#include "engine/runtime.h"
+
+namespace lamina::engine {
+namespace {
+
+constexpr double kSaveDeadlineS = 600;        // by default, or this factor times the last save, whichever is larger
+constexpr double kSaveDeadlineFactor = 10;
+constexpr int64_t kLeaseNs = 10 * base::kSecondNs;
+constexpr size_t kKeptPlans = 4;              // more than saves in flight look back at
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+}  // namespace
+
+absl::StatusOr<SaveReport> SaveTicket::Wait(double timeout_s) {
+  const int64_t deadline_ns = timeout_s < 0 ? env::kForeverNs : DeadlineAfter(env_, timeout_s);
+  env::MutexLock lock(mutex_);
+  while (!result_.has_value()) {
+    if (!ended_.WaitUntil(mutex_, deadline_ns) && !result_.has_value()) {
+      return absl::DeadlineExceededError(absl::StrCat("the save is still under way after ", timeout_s, " s of waiting; it goes on"));
+    }
+  }
+  return *result_;
+}
+
+bool SaveTicket::Done() {
+  env::MutexLock lock(mutex_);
+  return result_.has_value();
+}
+
+void SaveTicket::End(absl::StatusOr<SaveReport> result) {
+  env::MutexLock lock(mutex_);
+  if (!result_.has_value()) result_ = std::move(result);
+  ended_.NotifyAll();
+}
+
+EngineImpl::Active::Active(EngineImpl& engine) : engine_(engine) {
+  env::MutexLock lock(engine_.mutex_);
+  ++engine_.active_count_;
+  engine_.changed_.NotifyAll();
+}
+
+EngineImpl::Active::~Active() {
+  env::MutexLock lock(engine_.mutex_);
+  --engine_.active_count_;
+}
+
+EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
+    : options_(options), runtime_(runtime), agreement_(runtime.env, runtime.coordinator, options_), mutex_(runtime.env), changed_(runtime.env) {
+  save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
+  beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
+}
+
+EngineImpl::~EngineImpl() {
+  {
+    env::MutexLock lock(mutex_);
+    stopping_ = closed_ = true;
+    changed_.NotifyAll();
+  }
+  if (lease_task_ != nullptr) lease_task_->Join();
+  save_task_->Join();
+  beat_task_->Join();
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> NewEngine(const Options& options, const Runtime& runtime) {
+  LAMINA_RETURN_IF_ERROR(options.Validate());
+  return std::make_unique<EngineImpl>(options, runtime);
+}
+
+absl::Status EngineImpl::Close(double grace_s) {
+  const int64_t deadline_ns = grace_s < 0 ? env::kForeverNs : DeadlineAfter(runtime_.env, grace_s);
+  env::MutexLock lock(mutex_);
+  closed_ = true;
+  while (!pending_.empty()) {
+    if (!changed_.WaitUntil(mutex_, deadline_ns) && !pending_.empty()) {
+      return absl::DeadlineExceededError(absl::StrCat("closing: ", pending_.size(), " saves are still under way after ", grace_s,
+                                                      " s, the first of step ", pending_.front()->job.step));
+    }
+  }
+  stopping_ = true;
+  changed_.NotifyAll();
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::CheckMaySave(int64_t step) {
+  if (options_.mode == Mode::kRead) return absl::FailedPreconditionError("a checkpointer of mode 'read' does not save");
+  if (step < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step, " is negative"));
+  const bool again = step == restored_step_ && last_step_ < 0;
+  if (step < restored_step_ || (step <= std::max(last_step_, restored_step_) && !again)) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step, " does not follow step ", std::max(last_step_, restored_step_),
+                                                   "; to go back, restore(step=...) first"));
+  }
+  env::MutexLock lock(mutex_);
+  if (closed_) return absl::FailedPreconditionError("this checkpointer is closed");
+  if (fenced_) return absl::AbortedError("a newer incarnation has taken this root over: this job must not go on saving to it");
+  return absl::OkStatus();
+}
+
+void EngineImpl::WaitForInFlight(int64_t saves_max) {
+  env::MutexLock lock(mutex_);
+  while (static_cast<int64_t>(pending_.size()) > saves_max) changed_.Wait(mutex_);
+}
+
+// Saves in flight may end with other plans on a slow rank than on a fast one, so a save looks only at what had ended everywhere when it was called.
+std::shared_ptr<const PlanSet> EngineImpl::PlansFor(int64_t number) {
+  env::MutexLock lock(mutex_);
+  const int64_t settled = number - options_.saves_in_flight_max;
+  if (first_plans_ == nullptr || settled < first_plans_number_) return first_plans_;
+  const auto found = plans_after_.find(settled);
+  return found == plans_after_.end() ? nullptr : found->second;
+}
+
+absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& request) {
+  const int64_t begun_ns = runtime_.env.MonotonicNs();
+  LAMINA_RETURN_IF_ERROR(CheckMaySave(request.step));
+  WaitForInFlight(options_.saves_in_flight_max - 1);
+  LAMINA_RETURN_IF_ERROR(CheckMaySave(request.step));
+
+  const auto active = std::make_shared<Active>(*this);
+  auto pending = std::make_shared<PendingSave>();
+  SaveJob& job = pending->job;
+  job.number = save_count_++;
+  job.step = request.step;
+  job.begun_ns = begun_ns;
+  job.topology = request.topology;
+  job.key = absl::StrCat("save/", restore_count_, "/", request.step);
+  last_step_ = request.step;
+  Post(EventKind::kSaveBegin, job, 0, 0, "");
+
+  absl::StatusOr<plan::RankDescription> description = plan::Describe(request.tensors, request.topology);
+  if (description.ok()) job.description = *std::move(description);
+  job.status = description.status();
+  job.plans = PlansFor(job.number);
+  if (job.plans == nullptr) LAMINA_RETURN_IF_ERROR(Prologue(job, job.status));
+  if (job.status.ok()) job.status = TakeSnapshot(job, request);
+  const int64_t staged_ns = runtime_.env.MonotonicNs();
+  if (job.status.ok()) Post(EventKind::kSnapshotDone, job, job.snapshot.layout.data_bytes, staged_ns - begun_ns, "");
+
+  pending->ticket = std::make_shared<SaveTicket>(runtime_.env);
+  pending->report.step = request.step;
+  pending->report.hold_s = pending->report.stage_s = Seconds(staged_ns - begun_ns);
+  env::MutexLock lock(mutex_);
+  const double save_s = options_.save_timeout_s > 0 ? options_.save_timeout_s : std::max(kSaveDeadlineS, kSaveDeadlineFactor * last_save_s_);
+  const int64_t save_ns = SecondsToNs(save_s);
+  pending->deadline_ns = save_ns > env::kForeverNs - begun_ns ? env::kForeverNs : begun_ns + save_ns;
+  pending_.push_back(pending);
+  ++active_count_;  // until it has ended
+  changed_.NotifyAll();
+  // The others learn it from the save thread; who called learns it here.
+  if (!job.status.ok()) return job.status;
+  return std::static_pointer_cast<SaveHandle>(pending->ticket);
+}
+
+absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
+  {
+    env::MutexLock lock(mutex_);
+    if (claimed_.has_value()) return *claimed_;
+  }
+  tier::Log log(runtime_.env, runtime_.tier);
+  Claimed claimed;
+  if (options_.mode == Mode::kRead) {
+    LAMINA_ASSIGN_OR_RETURN(claimed.store, log.ReadStore());
+    return claimed;
+  }
+  LAMINA_ASSIGN_OR_RETURN(claimed.store, log.CreateOrReadStore());
+  const auto check = [&](const format::LogRecord& record) -> absl::Status {
+    if (!for_first_save || record.head == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", runtime_.tier.Describe(), "' holds steps already, newest ", tier::LineOf(record).front().attempt.step,
+        ", and nothing was restored: call restore(state) first to go on from there, restore(state, step=...) to go back, or use another root"));
+  };
+  // Before the claim, so that a mistake fences nobody, and after it, since only then nobody else commits.
+  LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log.Newest(/*damage_ok=*/true));
+  LAMINA_RETURN_IF_ERROR(check(newest));
+  tier::ClaimOptions options;
+  options.run_id = options_.run_id;
+  options.takeover = options_.takeover;
+  LAMINA_ASSIGN_OR_RETURN(const format::LogRecord opened, log.Claim(options));
+  LAMINA_RETURN_IF_ERROR(check(opened));
+  claimed.incarnation = opened.number;
+  claimed.parent = opened.head;
+  env::MutexLock lock(mutex_);
+  claimed_ = claimed;
+  lease_task_ = runtime_.env.Start("lamina-lease", [this] { LeaseLoop(); });
+  return claimed;
+}
+
+// The first save, and the first after a restore: the ranks meet, the leader claims the root, and all make the plan from what all hold.
+absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
+  const std::string what = absl::StrCat("save of step ", job.step, ", first meeting");
+  absl::StatusOr<std::string> answer =
+      agreement_.Assemble(job.key + "/first", what, options_.begin_timeout_s, mine, [this]() -> absl::StatusOr<std::string> {
+        LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, EnsureClaimed(/*for_first_save=*/true));
+        base::Writer writer;
+        writer.Put(claimed.store.store_id);
+        writer.Put(claimed.store.fingerprint_seed);
+        writer.Put(claimed.incarnation);
+        return writer.Take();
+      });
+  LAMINA_RETURN_IF_ERROR(answer.status());
+  base::Reader reader(*answer);
+  Claimed claimed;
+  claimed.store.store_id = reader.Get<format::Digest>();
+  claimed.store.fingerprint_seed = reader.Get<uint64_t>();
+  claimed.incarnation = reader.Get<uint64_t>();
+  if (!reader.AtEnd()) return absl::InternalError(absl::StrCat(what, ": rank 0 sent a claim that cannot be read"));
+  LAMINA_ASSIGN_OR_RETURN(job.plans, PlanTogether(job));
+  env::MutexLock lock(mutex_);
+  if (!claimed_.has_value()) claimed_ = claimed;
+  first_plans_ = job.plans;
+  first_plans_number_ = job.number;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const PlanSet>> EngineImpl::PlanTogether(const SaveJob& job) {
+  const std::string what = absl::StrCat("save of step ", job.step, ", the descriptions");
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                          agreement_.Exchange(job.key + "/first/description", plan::EncodeDescription(job.description),
+                                              {what, DeadlineAfter(runtime_.env, kSaveDeadlineS), true, {}}));
+  auto plans = std::make_shared<PlanSet>();
+  for (const std::string& text : texts) {
+    LAMINA_ASSIGN_OR_RETURN(plans->descriptions.emplace_back(), plan::DecodeDescription(base::AsBytes(text)));
+  }
+  LAMINA_ASSIGN_OR_RETURN(plans->plan, plan::PlanSave(plans->descriptions));
+  return std::shared_ptr<const PlanSet>(std::move(plans));
+}
+
+absl::StatusOr<device::PinnedWindow*> EngineImpl::WindowFor(int64_t bytes) {
+  if (window_ == nullptr || (options_.memory_bytes == 0 && window_->bytes() < bytes)) {
+    // The state has grown since the window was made, as it does once an optimizer has its moments: a new one, when nothing lies in the old one.
+    WaitForInFlight(0);
+    LAMINA_ASSIGN_OR_RETURN(const int64_t window_bytes, WindowBytes(runtime_.env, options_, bytes));
+    window_.reset();
+    LAMINA_ASSIGN_OR_RETURN(window_, device::PinnedWindow::Create(runtime_.env, window_bytes));
+  }
+  return window_.get();
+}
+
+absl::Status EngineImpl::HashReplicas(SaveJob& job, std::span<const TensorView> tensors) {
+  const plan::RankPlan& mine = job.plans->plan.ranks[static_cast<size_t>(options_.rank)];
+  uint64_t seed = 0;
+  {
+    env::MutexLock lock(mutex_);
+    seed = claimed_->store.fingerprint_seed;
+  }
+  for (const plan::ReplicaBox& replica : mine.replicas) {
+    format::Digest& digest = job.replica_digests.emplace_back();
+    if (job.plans->plan.replica_groups[static_cast<size_t>(replica.group)].owner == options_.rank) continue;  // its pack has the fingerprints
+    const TensorView& tensor = tensors[static_cast<size_t>(replica.box.entry)];
+    LAMINA_ASSIGN_OR_RETURN(digest, snapshot::HashInPlace(tensor.boxes[static_cast<size_t>(replica.box.box)], tensor.dtype, seed));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::TakeSnapshot(SaveJob& job, const SaveRequest& request) {
+  const plan::RankDescription& known = job.plans->descriptions[static_cast<size_t>(options_.rank)];
+  job.description_changed = job.description != known;
+  if (!job.description_changed) {
+    job.copied = job.plans->plan.ranks[static_cast<size_t>(options_.rank)].writes;
+    LAMINA_RETURN_IF_ERROR(HashReplicas(job, request.tensors));
+  } else {
+    for (size_t entry = 0; entry < request.tensors.size(); ++entry) {
+      const TensorView& tensor = request.tensors[entry];
+      if (!tensor.alias_of.empty()) continue;
+      for (size_t box = 0; box < tensor.boxes.size(); ++box) job.copied.push_back({static_cast<int32_t>(entry), static_cast<int32_t>(box)});
+    }
+  }
+  std::vector<snapshot::SnapshotItem> items;
+  for (const plan::BoxReference& box : job.copied) {
+    const TensorView& tensor = request.tensors[static_cast<size_t>(box.entry)];
+    items.push_back({&tensor.boxes[static_cast<size_t>(box.box)], tensor.dtype, {}});
+  }
+  for (const BlobView& blob : request.blobs) {
+    const bool common = blob.name != "place";
+    if (blob.name == "tree") job.tree_digest = format::Checksum128(base::AsBytes(blob.bytes));
+    if (common && !agreement_.IsLeader()) continue;  // one copy counts, and the votes tell whether all agree
+    job.blobs.push_back({blob.name, 0, blob.bytes.size()});
+    items.push_back({nullptr, DType::kUint8, blob.bytes});
+  }
+  const int64_t bytes = snapshot::PlanLayout(items).data_bytes;
+  LAMINA_ASSIGN_OR_RETURN(device::PinnedWindow * window, WindowFor(bytes));
+  const int64_t deadline_ns = DeadlineAfter(runtime_.env, std::max(kSaveDeadlineS, options_.save_timeout_s));
+  LAMINA_ASSIGN_OR_RETURN(job.snapshot, snapshot::Take(runtime_.device, *window, items, deadline_ns));
+  return absl::OkStatus();
+}
+
+void EngineImpl::SaveLoop() {
+  while (true) {
+    std::shared_ptr<PendingSave> pending;
+    {
+      env::MutexLock lock(mutex_);
+      while (pending_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (pending_.empty()) return;
+      pending = pending_.front();
+    }
+    RunSave(*pending);
+    env::MutexLock lock(mutex_);
+    pending_.pop_front();
+    --active_count_;
+    changed_.NotifyAll();
+  }
+}
+
+void EngineImpl::RunSave(PendingSave& pending) {
+  Claimed claimed;
+  {
+    env::MutexLock lock(mutex_);
+    claimed = *claimed_;
+  }
+  SaveRun run(
+      options_, runtime_, agreement_, claimed, static_cast<uint32_t>(pending.job.number), pending.job, pending.deadline_ns,
+      [this, &pending] {
+        env::MutexLock lock(mutex_);
+        pending.voted = !pending.given_up;
+        return pending.voted;
+      },
+      [this](std::string_view phase) {
+        env::MutexLock lock(mutex_);
+        phase_ = phase;
+      });
+  const RunResult result = run.Run();
+  pending.job.snapshot = {};  // the window's room is free for the next save
+  Finish(pending, result);
+}
+
+void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
+  const int64_t duration_ns = runtime_.env.MonotonicNs() - pending.job.begun_ns;
+  SaveReport report = pending.report;
+  report.rank = result.totals;
+  report.total = result.ended.total;
+  report.durable_s = Seconds(duration_ns);
+  report.reason = result.ended.reason;
+  const bool committed = result.ended.kind == Ended::Kind::kCommitted;
+  const bool skipped = result.ended.kind == Ended::Kind::kSkipped;
+  report.outcome = skipped ? Outcome::kSkipped : Outcome::kCommitted;
+  bool fenced = false;
+  {
+    env::MutexLock lock(mutex_);
+    phase_ = "idle";
+    plans_after_[pending.job.number] = result.plans;
+    while (plans_after_.size() > kKeptPlans) plans_after_.erase(plans_after_.begin());
+    if (committed) {
+      claimed_->parent = result.ended.commit;
+      claimed_->restored_step = -1;
+      last_save_s_ = Seconds(duration_ns);
+    }
+    fenced = !committed && !skipped && absl::IsAborted(result.ended.cause);
+    fenced_ = fenced_ || fenced;
+  }
+  const std::string cause = skipped ? result.ended.reason : std::string(result.ended.cause.message());
+  Post(committed ? EventKind::kCommitted : skipped ? EventKind::kSaveSkipped : EventKind::kSaveFailed, pending.job,
+       result.ended.total.written_bytes, duration_ns, committed ? "" : cause);
+  if (fenced) Post(EventKind::kFenced, pending.job, 0, 0, cause);
+  if (committed || skipped) {
+    pending.ticket->End(report);
+  } else {
+    pending.ticket->End(base::Annotate(result.ended.cause, absl::StrCat("the save of step ", pending.job.step, " failed")));
+  }
+}
+
+void EngineImpl::GiveUpIfLate() {
+  std::shared_ptr<PendingSave> late;
+  {
+    env::MutexLock lock(mutex_);
+    if (pending_.empty() || pending_.front()->voted || pending_.front()->given_up) return;
+    if (runtime_.env.MonotonicNs() < pending_.front()->deadline_ns) return;
+    late = pending_.front();
+    late->given_up = true;  // from here on it never votes, so nothing of it can be committed
+  }
+  late->ticket->End(absl::DeadlineExceededError(absl::StrCat("the save of step ", late->job.step, " did not end by its deadline on rank ", options_.rank)));
+}
+
+void EngineImpl::BeatLoop() {
+  while (true) {
+    std::string phase;
+    {
+      env::MutexLock lock(mutex_);
+      while (active_count_ == 0 && !stopping_) changed_.Wait(mutex_);
+      if (stopping_ && pending_.empty()) return;
+      phase = phase_;
+    }
+    if (options_.rank_count > 1) agreement_.Beat(phase);
+    GiveUpIfLate();
+    const int64_t next_ns = DeadlineAfter(runtime_.env, options_.beat_s);
+    env::MutexLock lock(mutex_);
+    while (!(stopping_ && pending_.empty()) && changed_.WaitUntil(mutex_, next_ns)) {
+    }
+  }
+}
+
+void EngineImpl::LeaseLoop() {
+  tier::Log log(runtime_.env, runtime_.tier);
+  while (true) {
+    uint64_t incarnation = 0;
+    {
+      env::MutexLock lock(mutex_);
+      incarnation = claimed_->incarnation;
+    }
+    // A lease that could not be renewed is renewed next time; losing it shows as a fence at the next commit.
+    log.RenewLease(incarnation).IgnoreError();
+    const int64_t next_ns = runtime_.env.MonotonicNs() + kLeaseNs;
+    env::MutexLock lock(mutex_);
+    while (!stopping_ && changed_.WaitUntil(mutex_, next_ns)) {
+    }
+    if (stopping_) return;
+  }
+}
+
+void EngineImpl::Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t duration_ns, std::string cause) {
+  if (runtime_.events == nullptr) return;
+  Event event;
+  event.kind = kind;
+  event.monotonic_ns = runtime_.env.MonotonicNs();
+  event.wall_ns = runtime_.env.WallNs();
+  event.rank = options_.rank;
+  event.step = job.step;
+  event.save_number = job.number;
+  event.bytes = bytes;
+  event.duration_ns = duration_ns;
+  event.cause = std::move(cause);
+  runtime_.events->Post(event);
+}
+
+absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::optional<int64_t> step) {
+  WaitForInFlight(0);
+  {
+    env::MutexLock lock(mutex_);
+    if (closed_) return absl::FailedPreconditionError("this checkpointer is closed");
+    if (fenced_) return absl::AbortedError("a newer incarnation has taken this root over: this job must not restore as its trainer");
+  }
+  const int64_t number = restore_count_++;
+  auto run = std::make_unique<RestoreRun>(
+      options_, runtime_, agreement_, absl::StrCat("restore/", number), step, [this] { return EnsureClaimed(/*for_first_save=*/false); },
+      [this](const Claimed& claimed, const Restored& restored) {
+        restored_step_ = restored.step;
+        last_step_ = -1;
+        env::MutexLock lock(mutex_);
+        if (options_.mode == Mode::kTrain) {
+          claimed_ = claimed;
+          claimed_->parent = restored.commit;
+          claimed_->restored_step = restored.step;
+          claimed_->restored_parent = restored.parent;
+        }
+        first_plans_ = nullptr;
+        plans_after_.clear();
+      },
+      std::make_shared<Active>(*this));
+  LAMINA_RETURN_IF_ERROR(run->Begin());
+  return std::unique_ptr<RestoreSession>(std::move(run));
+}
+
+}  // namespace lamina::engine

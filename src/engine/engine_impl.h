@@ -1,0 +1,116 @@
+// The engine of one rank: what its caller's thread, its save thread and its beat thread share. Lock order: mutex_ alone; nothing is called with it
+// held but Env's waits.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "device/pinned_window.h"
+#include "engine/restore_run.h"
+#include "engine/save_run.h"
+#include "env/sync.h"
+
+namespace lamina::engine {
+
+// The caller's side of a save under way.
+class SaveTicket final : public SaveHandle {
+ public:
+  explicit SaveTicket(env::Env& env) : env_(env), mutex_(env), ended_(env) {}
+  absl::StatusOr<SaveReport> Wait(double timeout_s) override;
+  bool Done() override;
+  // The first call counts.
+  void End(absl::StatusOr<SaveReport> result);
+
+ private:
+  env::Env& env_;
+  env::Mutex mutex_;
+  env::CondVar ended_;
+  std::optional<absl::StatusOr<SaveReport>> result_ ABSL_GUARDED_BY(mutex_);
+};
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(const Options& options, const Runtime& runtime);
+  ~EngineImpl() override;
+
+  absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) override;
+  absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) override;
+  absl::Status Close(double grace_s) override;
+
+ private:
+  struct PendingSave {
+    SaveJob job;
+    std::shared_ptr<SaveTicket> ticket;
+    SaveReport report;
+    int64_t deadline_ns = 0;
+    bool voted = false;      // may_vote was asked and granted
+    bool given_up = false;   // the deadline passed before the vote
+  };
+
+  // Keeps the beats going while it lives.
+  class Active {
+   public:
+    explicit Active(EngineImpl& engine);
+    ~Active();
+
+   private:
+    EngineImpl& engine_;
+  };
+
+  // Save, in its parts; all on the caller's thread.
+  absl::Status CheckMaySave(int64_t step);
+  void WaitForInFlight(int64_t saves_max);
+  std::shared_ptr<const PlanSet> PlansFor(int64_t number);
+  absl::Status Prologue(SaveJob& job, const absl::Status& mine);
+  absl::StatusOr<std::shared_ptr<const PlanSet>> PlanTogether(const SaveJob& job);
+  absl::Status TakeSnapshot(SaveJob& job, const SaveRequest& request);
+  absl::StatusOr<device::PinnedWindow*> WindowFor(int64_t bytes);
+  absl::Status HashReplicas(SaveJob& job, std::span<const TensorView> tensors);
+
+  // The root.
+  absl::StatusOr<Claimed> EnsureClaimed(bool for_first_save);
+  absl::Status ShareClaim(const std::string& key, const Patience& patience, const absl::Status& mine, bool for_first_save);
+
+  void SaveLoop();
+  void RunSave(PendingSave& pending);
+  void Finish(PendingSave& pending, const RunResult& result);
+  void BeatLoop();
+  void LeaseLoop();
+  void GiveUpIfLate();
+  void Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t duration_ns, std::string cause);
+
+  const Options options_;
+  const Runtime runtime_;
+  Agreement agreement_;
+
+  env::Mutex mutex_;
+  env::CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool fenced_ ABSL_GUARDED_BY(mutex_) = false;
+  int32_t active_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string phase_ ABSL_GUARDED_BY(mutex_) = "idle";
+  std::deque<std::shared_ptr<PendingSave>> pending_ ABSL_GUARDED_BY(mutex_);  // the first one runs
+  std::optional<Claimed> claimed_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::shared_ptr<const PlanSet>> plans_after_ ABSL_GUARDED_BY(mutex_);  // of saves that have ended, by number
+  std::shared_ptr<const PlanSet> first_plans_ ABSL_GUARDED_BY(mutex_);  // agreed on in the last prologue
+  int64_t first_plans_number_ ABSL_GUARDED_BY(mutex_) = 0;              // the save of that prologue
+  double last_save_s_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  // Of the caller's thread alone.
+  int64_t save_count_ = 0;
+  int64_t restore_count_ = 0;
+  int64_t last_step_ = -1;
+  int64_t restored_step_ = -1;
+  std::unique_ptr<device::PinnedWindow> window_;
+
+  std::unique_ptr<env::Task> save_task_;
+  std::unique_ptr<env::Task> beat_task_;
+  std::unique_ptr<env::Task> lease_task_;   // of the leader, once it has claimed
+};
+
+}  // namespace lamina::engine

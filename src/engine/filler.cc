@@ -1,0 +1,132 @@
+#include "engine/filler.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "engine/scatter.h"
+#include "env/sync.h"
+#include "shard/box.h"
+
+namespace lamina::engine {
+namespace {
+
+// Runs `work` on each of `count` items with `task_count` tasks; the first failure by order of items.
+absl::Status ForEachInParallel(env::Env& env, int32_t task_count, size_t count, const std::function<absl::Status(size_t)>& work) {
+  env::Mutex mutex(env);
+  size_t next = 0;
+  size_t failed_item = count;
+  absl::Status failure;
+  const auto run = [&] {
+    while (true) {
+      size_t item = 0;
+      {
+        env::MutexLock lock(mutex);
+        if (next >= count || !failure.ok()) return;
+        item = next++;
+      }
+      absl::Status status = work(item);
+      env::MutexLock lock(mutex);
+      if (!status.ok() && item < failed_item) {
+        failed_item = item;
+        failure = std::move(status);
+      }
+    }
+  };
+  {
+    std::vector<std::unique_ptr<env::Task>> tasks;
+    for (int32_t i = 1; i < task_count && static_cast<size_t>(i) < count; ++i) tasks.push_back(env.Start("lamina-read", run));
+    run();
+    for (const std::unique_ptr<env::Task>& task : tasks) task->Join();
+  }
+  return failure;
+}
+
+}  // namespace
+
+Filler::Filler(env::Env& env, StepReader& reader, std::span<const TensorView> targets, int32_t task_count)
+    : env_(env), reader_(reader), targets_(targets), task_count_(task_count) {}
+
+absl::Status Filler::Plan() {
+  for (const TensorView& target : targets_) {
+    for (const BoxView& box : target.boxes) {
+      if (!IsWritable(box)) {
+        return absl::InvalidArgumentError(absl::StrCat("'", target.name, "' is an expanded tensor: several of its elements share memory, so it cannot be filled"));
+      }
+    }
+  }
+  LAMINA_ASSIGN_OR_RETURN(const plan::RankDescription description, plan::Describe(targets_, {}));
+  LAMINA_ASSIGN_OR_RETURN(reads_, plan::PlanRestore(reader_.catalog(), description.entries));
+  for (const plan::BoxRead& read : reads_) LAMINA_RETURN_IF_ERROR(AddChunks(read));
+  return absl::OkStatus();
+}
+
+absl::Status Filler::Check(int64_t budget_bytes) {
+  for (ChunkTask& task : tasks_) {
+    budget_bytes -= task.record.raw_bytes;
+    if (budget_bytes >= 0) task.staged = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
+  }
+  return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i) -> absl::Status {
+    ChunkTask& task = tasks_[i];
+    if (task.staged != nullptr) return Read(task, {task.staged.get(), task.record.raw_bytes});
+    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
+    return Read(task, {scratch.get(), task.record.raw_bytes});
+  });
+}
+
+absl::Status Filler::Fill() {
+  return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i) -> absl::Status {
+    ChunkTask& task = tasks_[i];
+    std::unique_ptr<std::byte[]> bytes = std::move(task.staged);
+    if (bytes == nullptr) {
+      bytes = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
+      LAMINA_RETURN_IF_ERROR(Read(task, {bytes.get(), task.record.raw_bytes}));
+    }
+    Copy(task, {bytes.get(), task.record.raw_bytes});
+    return absl::OkStatus();
+  });
+}
+
+const format::CatalogTensor& Filler::TensorOf(const plan::BoxRead& read) const {
+  return reader_.catalog().tensors[static_cast<size_t>(read.tensor)];
+}
+
+const format::StoredBox& Filler::StoredOf(const plan::BoxRead& read) const {
+  return TensorOf(read).boxes[static_cast<size_t>(read.stored_box)];
+}
+
+absl::Status Filler::AddChunks(const plan::BoxRead& read) {
+  const format::StoredBox& stored = StoredOf(read);
+  const int64_t element_bytes = DTypeBytes(TensorOf(read).dtype);
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<format::ChunkRecord> chunks,
+                          reader_.Table(stored.writer, stored.table, shard::ElementCount(stored.box.extent) * element_bytes, element_bytes));
+  for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
+    const format::ChunkRecord& chunk = chunks[ordinal];
+    const bool wanted = std::any_of(read.parts.begin(), read.parts.end(), [&](const plan::TargetPart& part) {
+      return plan::ChunkTouches(stored.box, static_cast<int64_t>(chunk.element_begin), chunk.raw_bytes / element_bytes, part.common);
+    });
+    if (wanted) tasks_.push_back({&read, chunk, ordinal, nullptr});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Filler::Read(const ChunkTask& task, std::span<std::byte> raw) {
+  return reader_.ReadChunk(StoredOf(*task.read).writer, task.record, TensorOf(*task.read).name, task.ordinal, raw);
+}
+
+void Filler::Copy(const ChunkTask& task, std::span<const std::byte> raw) {
+  const format::StoredBox& stored = StoredOf(*task.read);
+  const int64_t element_bytes = DTypeBytes(TensorOf(*task.read).dtype);
+  for (const plan::TargetPart& part : task.read->parts) {
+    const BoxView& target = targets_[static_cast<size_t>(part.entry)].boxes[static_cast<size_t>(part.box)];
+    plan::ForEachRunOfChunk(stored.box, static_cast<int64_t>(task.record.element_begin), static_cast<int64_t>(raw.size()) / element_bytes,
+                            part.common, target.box, [&](int64_t chunk_element, int64_t target_element, int64_t count) {
+                              Scatter(target, element_bytes, target_element,
+                                      raw.subspan(static_cast<size_t>(chunk_element * element_bytes), static_cast<size_t>(count * element_bytes)));
+                            });
+  }
+}
+
+}  // namespace lamina::engine

@@ -1,0 +1,53 @@
+// Fills a caller's tensors from one committed step: plans what to read, reads and checks it, copies it. Touches the targets in Fill alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/step_reader.h"
+#include "env/env.h"
+#include "lamina/tensor_view.h"
+#include "plan/restore_plan.h"
+
+namespace lamina::engine {
+
+class Filler {
+ public:
+  // All are borrowed. `task_count` threads read at once.
+  Filler(env::Env& env, StepReader& reader, std::span<const TensorView> targets, int32_t task_count);
+
+  // What PlanRestore finds wrong with the targets, or the step's chunk tables.
+  absl::Status Plan();
+  // Reads and checks every chunk that is needed, and keeps those that `budget_bytes` holds.
+  absl::Status Check(int64_t budget_bytes);
+  // Copies into the targets; chunks that were not kept are read once more. After a failure the targets are partly filled.
+  absl::Status Fill();
+
+ private:
+  // A chunk that is read, and what it is for.
+  struct ChunkTask {
+    const plan::BoxRead* read = nullptr;
+    format::ChunkRecord record;
+    size_t ordinal = 0;
+    std::unique_ptr<std::byte[]> staged;  // null: beyond the budget
+  };
+
+  const format::CatalogTensor& TensorOf(const plan::BoxRead& read) const;
+  const format::StoredBox& StoredOf(const plan::BoxRead& read) const;
+  absl::Status AddChunks(const plan::BoxRead& read);
+  absl::Status Read(const ChunkTask& task, std::span<std::byte> raw);
+  void Copy(const ChunkTask& task, std::span<const std::byte> raw);
+
+  env::Env& env_;
+  StepReader& reader_;
+  std::span<const TensorView> targets_;
+  const int32_t task_count_;
+  std::vector<plan::BoxRead> reads_;
+  std::vector<ChunkTask> tasks_;
+};
+
+}  // namespace lamina::engine

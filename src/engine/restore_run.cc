@@ -1,0 +1,249 @@
+#include "engine/restore_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/serial.h"
+#include "base/status.h"
+#include "engine/filler.h"
+#include "engine/memory_budget.h"
+#include "engine/store.h"
+#include "tier/log.h"
+
+namespace lamina::engine {
+namespace {
+
+constexpr size_t kCandidatesMax = 64;   // damaged steps that a restore passes over before it gives up
+
+void PutEntry(base::Writer& writer, const format::StepEntry& entry) {
+  writer.Put(entry.commit);
+  writer.Put(entry.parent);
+  writer.Put(entry.attempt.step);
+  writer.Put(entry.attempt.incarnation);
+  writer.Put(entry.attempt.attempt);
+  writer.Put(entry.catalog_digest);
+  writer.Put(entry.packs_digest);
+}
+
+format::StepEntry GetEntry(base::Reader& reader) {
+  format::StepEntry entry;
+  entry.commit = reader.Get<uint64_t>();
+  entry.parent = reader.Get<uint64_t>();
+  entry.attempt.step = reader.Get<int64_t>();
+  entry.attempt.incarnation = reader.Get<uint64_t>();
+  entry.attempt.attempt = reader.Get<uint32_t>();
+  entry.catalog_digest = reader.Get<format::Digest>();
+  entry.packs_digest = reader.Get<format::Digest>();
+  return entry;
+}
+
+}  // namespace
+
+RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, std::string key,
+                       std::optional<int64_t> wanted_step, std::function<absl::StatusOr<Claimed>()> claim,
+                       std::function<void(const Claimed&, const Restored&)> done, std::shared_ptr<void> keep_active)
+    : options_(options),
+      runtime_(runtime),
+      agreement_(agreement),
+      key_(std::move(key)),
+      wanted_step_(wanted_step),
+      claim_(std::move(claim)),
+      done_(std::move(done)),
+      keep_active_(std::move(keep_active)) {}
+
+Patience RestoreRun::Waiting(std::string what) const { return {absl::StrCat("restore, ", what), env::kForeverNs, true, {}}; }
+
+int64_t RestoreRun::step() const { return found() ? reader_->entry().attempt.step : -1; }
+
+int32_t RestoreRun::rank_count() const { return found() ? static_cast<int32_t>(reader_->catalog().rank_count) : 0; }
+
+std::string RestoreRun::EncodeChoice(const Choice& choice) {
+  base::Writer writer;
+  writer.Put(choice.store.store_id);
+  writer.Put(choice.store.fingerprint_seed);
+  writer.Put(choice.incarnation);
+  writer.Put(choice.head);
+  writer.Put<uint64_t>(choice.candidates.size());
+  for (const format::StepEntry& entry : choice.candidates) PutEntry(writer, entry);
+  writer.Put<uint64_t>(choice.line.size());
+  for (const int64_t step : choice.line) writer.Put(step);
+  return writer.Take();
+}
+
+absl::StatusOr<RestoreRun::Choice> RestoreRun::DecodeChoice(std::string_view text) {
+  base::Reader reader(text);
+  Choice choice;
+  choice.store.store_id = reader.Get<format::Digest>();
+  choice.store.fingerprint_seed = reader.Get<uint64_t>();
+  choice.incarnation = reader.Get<uint64_t>();
+  choice.head = reader.Get<uint64_t>();
+  choice.candidates.resize(reader.GetCount(sizeof(uint64_t)));
+  for (format::StepEntry& entry : choice.candidates) entry = GetEntry(reader);
+  choice.line.resize(reader.GetCount(sizeof(int64_t)));
+  for (int64_t& step : choice.line) step = reader.Get<int64_t>();
+  if (!reader.AtEnd()) return absl::InternalError("restore: rank 0 sent a choice of step that cannot be read");
+  return choice;
+}
+
+absl::StatusOr<RestoreRun::Choice> RestoreRun::Choose() {
+  LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, claim_());
+  Choice choice;
+  choice.store = claimed.store;
+  choice.incarnation = claimed.incarnation;
+  tier::Log log(runtime_.env, runtime_.tier);
+  LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log.Newest());
+  choice.head = newest.head;
+  const std::vector<format::StepEntry> line = tier::LineOf(newest);
+  for (const format::StepEntry& entry : line) choice.line.push_back(entry.attempt.step);
+  if (wanted_step_.has_value()) {
+    LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(newest, *wanted_step_));
+    choice.candidates.push_back(entry);
+  } else {
+    choice.candidates.assign(line.begin(), line.begin() + static_cast<ptrdiff_t>(std::min(line.size(), kCandidatesMax)));
+  }
+  return choice;
+}
+
+absl::Status RestoreRun::Begin() {
+  absl::StatusOr<std::string> text =
+      agreement_.Assemble(key_, "restore, choosing the step", options_.begin_timeout_s, absl::OkStatus(), [this]() -> absl::StatusOr<std::string> {
+        LAMINA_ASSIGN_OR_RETURN(const Choice choice, Choose());
+        return EncodeChoice(choice);
+      });
+  if (!text.ok()) {
+    Close();
+    return text.status();
+  }
+  LAMINA_ASSIGN_OR_RETURN(choice_, DecodeChoice(*text));
+  line_ = choice_.line;
+  if (choice_.candidates.empty()) {
+    Close();
+    done_({choice_.store, choice_.incarnation, 0, -1, 0}, Restored{});
+    return absl::OkStatus();
+  }
+  return OpenCandidate();
+}
+
+absl::Status RestoreRun::ReadDescription() {
+  LAMINA_ASSIGN_OR_RETURN(reader_, StepReader::Open(runtime_.env, runtime_.tier, choice_.store, choice_.candidates[candidate_],
+                                                    options_.restore_retry_s));
+  const format::Catalog& catalog = reader_->catalog();
+  topology_ = catalog.topology;
+  tensors_.clear();
+  blobs_.clear();
+  for (const format::CatalogTensor& tensor : catalog.tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.global_shape, tensor.alias_of});
+  for (uint32_t writer = 0; writer < catalog.writers.size(); ++writer) LAMINA_RETURN_IF_ERROR(reader_->IndexOf(writer).status());
+  for (const format::CatalogBlob& blob : catalog.blobs) {
+    LAMINA_ASSIGN_OR_RETURN(std::string bytes, reader_->ReadBlob(blob));
+    blobs_.push_back({blob.name, static_cast<int32_t>(blob.rank), std::move(bytes)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreRun::OpenCandidate() {
+  while (true) {
+    const absl::Status mine = ReadDescription();
+    LAMINA_ASSIGN_OR_RETURN(const Together together, Agree("opening", mine));
+    if (together == Together::kGoOn) return absl::OkStatus();
+  }
+}
+
+// One vote. The leader's verdict is everybody's: go on, an older step, or the first rank's status.
+absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, const absl::Status& mine,
+                                                       const std::function<absl::Status()>& leader_last) {
+  const std::string key = absl::StrCat(key_, "/", round_++, "/", std::string(what));
+  const Patience patience = Waiting(std::string(what));
+  absl::Status verdict;
+  bool older = false;
+  const auto lead = [&]() -> absl::Status {
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> votes, agreement_.HearAll(key, patience));
+    absl::Status damage;
+    for (const std::string& vote : votes) {
+      const absl::Status status = DecodeStatus(vote);
+      if (!status.ok() && !IsDamage(status)) return status;
+      if (damage.ok()) damage = status;
+    }
+    if (damage.ok()) return leader_last ? FromRank(leader_last(), 0, what) : absl::OkStatus();
+    older = !wanted_step_.has_value() && candidate_ + 1 < choice_.candidates.size();
+    return older || wanted_step_.has_value() ? damage : base::Annotate(damage, "no step of this root proves whole; the last one tried");
+  };
+  absl::Status said = agreement_.Say(absl::StrCat(key, "/", agreement_.rank()), EncodeStatus(FromRank(mine, agreement_.rank(), what)));
+  if (said.ok() && agreement_.IsLeader()) {
+    verdict = lead();
+    base::Writer writer;
+    writer.PutText(EncodeStatus(verdict));
+    writer.Put<uint8_t>(older);
+    said = agreement_.Say(key + "/verdict", writer.Take());
+  } else if (said.ok()) {
+    absl::StatusOr<std::string> text = agreement_.Hear(key + "/verdict", 0, patience);
+    said = text.status();
+    if (text.ok()) {
+      base::Reader reader(*text);
+      verdict = DecodeStatus(reader.GetText());
+      older = reader.Get<uint8_t>() != 0;
+      if (!reader.AtEnd()) said = absl::InternalError("restore: rank 0 sent a verdict that cannot be read");
+    }
+  }
+  if (!said.ok()) verdict = said, older = false;
+  if (verdict.ok()) return Together::kGoOn;
+  if (!older) {
+    Close();
+    return verdict;
+  }
+  if (runtime_.events != nullptr) {
+    Event event;
+    event.kind = EventKind::kRestorePassedOver;
+    event.rank = agreement_.rank();
+    event.step = choice_.candidates[candidate_].attempt.step;
+    event.cause = std::string(verdict.message());
+    runtime_.events->Post(event);
+  }
+  ++candidate_;
+  return Together::kOlder;
+}
+
+absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const TensorView> targets) {
+  if (!found()) return absl::FailedPreconditionError("this restore has ended or found nothing");
+  Filler filler(runtime_.env, *reader_, targets, options_.io_threads);
+  absl::Status mine = filler.Plan();
+  if (mine.ok()) mine = filler.Check(StagingBudget(runtime_.env, options_));
+  LAMINA_ASSIGN_OR_RETURN(const Together checked, Agree("checking", mine));
+  if (checked == Together::kOlder) {
+    LAMINA_RETURN_IF_ERROR(OpenCandidate());
+    return Progress::kOlder;
+  }
+  mine = filler.Fill();
+  if (!mine.ok()) {
+    // Not damage any more, whatever it was: what is partly filled is not to be passed over in silence.
+    mine = absl::Status(absl::IsDataLoss(mine) ? absl::StatusCode::kUnavailable : mine.code(),
+                        absl::StrCat(std::string(mine.message()), " (the targets of this rank are partly filled: do not train on them)"));
+  }
+  const format::StepEntry entry = reader_->entry();
+  const bool rewind = options_.mode == Mode::kTrain && entry.commit != choice_.head;
+  LAMINA_RETURN_IF_ERROR(Agree("filling", mine, [&]() -> absl::Status {
+                           if (!rewind) return absl::OkStatus();
+                           tier::Log log(runtime_.env, runtime_.tier);
+                           return log.Rewind(choice_.incarnation, entry.commit, "restored by a trainer");
+                         }).status());
+  done_({choice_.store, choice_.incarnation, entry.commit, entry.attempt.step, entry.parent},
+        Restored{entry.attempt.step, entry.commit, entry.parent});
+  Close();
+  return Progress::kDone;
+}
+
+absl::Status RestoreRun::Fail(const absl::Status& why) {
+  if (why.ok()) return absl::InvalidArgumentError("a restore fails for a reason");
+  if (!found()) return why;
+  // Damage is for files: a caller that cannot use the step does not make the job resume an older one.
+  const absl::Status reason = IsDamage(why) ? absl::InvalidArgumentError(why.message()) : why;
+  return Agree("checking", reason).status();
+}
+
+void RestoreRun::Close() {
+  reader_.reset();
+  keep_active_.reset();
+}
+
+}  // namespace lamina::engine

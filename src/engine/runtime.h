@@ -1,0 +1,27 @@
+// What an engine stands on. All of it outlives the engine.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "coord/coordinator.h"
+#include "device/device.h"
+#include "env/env.h"
+#include "hooks/dispatcher.h"
+#include "lamina/engine.h"
+#include "tier/tier.h"
+
+namespace lamina::engine {
+
+struct Runtime {
+  env::Env& env;
+  tier::Tier& tier;
+  coord::Coordinator& coordinator;
+  device::Device& device;
+  hooks::Dispatcher* events = nullptr;  // nobody listens when null
+};
+
+// Starts the engine's two threads; touches neither the root nor the coordinator. InvalidArgument for bad options.
+absl::StatusOr<std::unique_ptr<Engine>> NewEngine(const Options& options, const Runtime& runtime);
+
+}  // namespace lamina::engine

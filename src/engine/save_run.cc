@@ -1,0 +1,390 @@
+#include "engine/save_run.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/serial.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "env/env.h"
+#include "format/catalog.h"
+#include "shard/box.h"
+
+namespace lamina::engine {
+namespace {
+
+constexpr int64_t kLookForFailureNs = base::kSecondNs;
+constexpr int64_t kGiveUpDelayNsMax = 5 * base::kSecondNs;     // ranks that lost their leader turn to the log one after another
+constexpr double kLeaderGraceS = 30;                           // behind the deadline, before another rank settles the save
+
+std::string StepText(int64_t step) { return absl::StrCat("step ", step); }
+
+Ended Aborted(const absl::Status& cause) {
+  Ended ended;
+  ended.kind = Ended::Kind::kAborted;
+  ended.cause = cause;
+  return ended;
+}
+
+// A plan made anew that the copies do not cover: no failure, the step is left out.
+constexpr std::string_view kSkipDetail = "lamina.skip";
+
+Ended AbortedOrSkipped(const absl::Status& cause) {
+  Ended ended = Aborted(cause);
+  if (base::DetailOf(cause, kSkipDetail).has_value()) {
+    ended.kind = Ended::Kind::kSkipped;
+    ended.reason = std::string(cause.message());
+  }
+  return ended;
+}
+
+std::string ReasonText(const Ended& ended) {
+  return ended.kind == Ended::Kind::kSkipped ? absl::StrCat("skipped: ", ended.reason) : std::string(ended.cause.message());
+}
+
+}  // namespace
+
+SaveRun::SaveRun(const Options& options, const Runtime& runtime, Agreement& agreement, const Claimed& claimed, uint32_t attempt,
+                 SaveJob& job, int64_t deadline_ns, std::function<bool()> may_vote, std::function<void(std::string_view)> set_phase)
+    : options_(options),
+      runtime_(runtime),
+      agreement_(agreement),
+      claimed_(claimed),
+      attempt_(attempt),
+      job_(job),
+      deadline_ns_(deadline_ns),
+      may_vote_(std::move(may_vote)),
+      set_phase_(std::move(set_phase)),
+      plans_(job.plans) {}
+
+std::string SaveRun::Key(std::string_view name) const { return absl::StrCat(job_.key, "/", std::string(name)); }
+
+Patience SaveRun::Waiting(std::string what) const { return {absl::StrCat("save of ", StepText(job_.step), ", ", what), deadline_ns_, true, {}}; }
+
+RunResult SaveRun::Run() {
+  set_phase_("agreeing");
+  const Ready ready{job_.status, job_.plans == nullptr ? format::Digest{} : job_.plans->plan.digest, job_.description_changed};
+  absl::Status mine = agreement_.Say(Key(absl::StrCat("ready/", agreement_.rank())), Encode(ready));
+  absl::StatusOr<Go> go = agreement_.IsLeader() ? LeadReady() : FollowReady();
+  if (!go.ok()) {
+    if (mine.ok()) mine = go.status();
+    go = Go{};
+  } else if (mine.ok() && go->proceed) {
+    mine = WriteAndVote(*go);
+  }
+  if (!mine.ok()) Tell(mine);
+  RunResult result;
+  result.ended = agreement_.IsLeader() ? (mine.ok() ? LeadVerdict(*go) : [&] {
+    tier::Log log(runtime_.env, runtime_.tier);
+    return Settle(log, *go, FirstCause(FromRank(mine, agreement_.rank(), "writing")));
+  }())
+                                       : FollowVerdict(*go, mine);
+  if (agreement_.IsLeader()) agreement_.Say(Key("ended"), Encode(result.ended)).IgnoreError();  // who misses it asks the log
+  result.plans = plans_;
+  result.totals = totals_;
+  return result;
+}
+
+absl::StatusOr<Go> SaveRun::LeadReady() {
+  Patience patience = Waiting("the snapshots");
+  patience.deadline_ns = std::min(deadline_ns_, DeadlineAfter(runtime_.env, options_.begin_timeout_s));
+  patience.watch_beats = false;  // a rank that has not come yet does not beat either: begin_timeout_s decides
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> texts, agreement_.HearAll(Key("ready"), patience));
+  Go go;
+  format::Digest plan_digest;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    LAMINA_ASSIGN_OR_RETURN(const Ready ready, DecodeReady(texts[rank]));
+    if (!ready.status.ok()) return FromRank(ready.status, static_cast<int32_t>(rank), "copying");
+    if (rank == 0) plan_digest = ready.plan_digest;
+    if (ready.plan_digest != plan_digest) {
+      return base::WithDetail(absl::FailedPreconditionError(absl::StrCat("rank ", rank, " copied by another plan than rank 0")), kSkipDetail, "plan");
+    }
+    go.plan_anew = go.plan_anew || ready.description_changed;
+  }
+  go.proceed = true;
+  go.attempt = {job_.step, claimed_.incarnation, attempt_};
+  LAMINA_RETURN_IF_ERROR(base::Annotate(runtime_.tier.Prepare(format::AttemptPath(go.attempt)), "making the step's directory"));
+  LAMINA_RETURN_IF_ERROR(agreement_.Say(Key("go"), Encode(go)));
+  return go;
+}
+
+absl::StatusOr<Go> SaveRun::FollowReady() {
+  Patience patience = Waiting("rank 0's go");
+  patience.deadline_ns = std::min(deadline_ns_, DeadlineAfter(runtime_.env, 2 * options_.begin_timeout_s));
+  patience.watch_beats = false;
+  bool ended = false;
+  patience.tick = [&]() -> absl::Status {
+    LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> verdict, agreement_.Look(Key("ended")));
+    ended = verdict.has_value();
+    return ended ? absl::CancelledError("the save ended before it began") : absl::OkStatus();
+  };
+  absl::StatusOr<std::string> text = agreement_.Hear(Key("go"), 0, patience);
+  if (ended) return Go{};
+  if (!text.ok()) return text.status();
+  return DecodeGo(*text);
+}
+
+absl::Status SaveRun::PlanAnew() {
+  planned_anew_ = true;
+  base::Writer writer;
+  writer.Put<uint8_t>(job_.description_changed);
+  writer.PutText(plan::EncodeDescription(job_.description));
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                          agreement_.Exchange(Key("description"), writer.Take(), Waiting("the descriptions")));
+  auto plans = std::make_shared<PlanSet>();
+  std::vector<bool> copied_all;
+  for (const std::string& text : texts) {
+    base::Reader reader(text);
+    copied_all.push_back(reader.Get<uint8_t>() != 0);
+    const std::string description = reader.GetText();
+    if (!reader.AtEnd()) return absl::InternalError("a rank sent a description that cannot be read");
+    LAMINA_ASSIGN_OR_RETURN(plans->descriptions.emplace_back(), plan::DecodeDescription(base::AsBytes(description)));
+  }
+  absl::StatusOr<plan::SavePlan> plan = plan::PlanSave(plans->descriptions, copied_all, &job_.plans->plan, job_.plans->descriptions);
+  if (absl::IsFailedPrecondition(plan.status())) {
+    plans_ = nullptr;
+    return base::WithDetail(plan.status(), kSkipDetail, "plan");
+  }
+  LAMINA_RETURN_IF_ERROR(plan.status());
+  plans->plan = *std::move(plan);
+  plans_ = std::move(plans);
+  return absl::OkStatus();
+}
+
+std::vector<PackItem> SaveRun::ItemsToWrite() {
+  std::map<std::pair<int32_t, int32_t>, size_t> place;
+  for (size_t i = 0; i < job_.copied.size(); ++i) place[{job_.copied[i].entry, job_.copied[i].box}] = i;
+  std::vector<PackItem> items;
+  for (const plan::BoxReference& box : plans_->plan.ranks[static_cast<size_t>(agreement_.rank())].writes) {
+    items.push_back({job_.snapshot.layout.items[place.at({box.entry, box.box})]});
+  }
+  for (size_t i = 0; i < job_.blobs.size(); ++i) {
+    job_.blobs[i].table = static_cast<uint32_t>(items.size());
+    items.push_back({job_.snapshot.layout.items[job_.copied.size() + i]});
+  }
+  return items;
+}
+
+// Ends a write early when another rank has failed; asks at most once a second.
+absl::Status SaveRun::SomebodyFailed() {
+  const int64_t now_ns = runtime_.env.MonotonicNs();
+  if (now_ns >= deadline_ns_) return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " reached its deadline"));
+  if (now_ns < next_look_ns_) return absl::OkStatus();
+  next_look_ns_ = now_ns + kLookForFailureNs;
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> failed, agreement_.Look(Key("failed")));
+  return failed.has_value() ? DecodeStatus(*failed) : absl::OkStatus();
+}
+
+absl::Status SaveRun::WriteAndVote(const Go& go) {
+  if (go.plan_anew) LAMINA_RETURN_IF_ERROR(PlanAnew());
+  set_phase_("writing");
+  const std::vector<PackItem> items = ItemsToWrite();
+  next_look_ns_ = runtime_.env.MonotonicNs() + kLookForFailureNs;
+  LAMINA_ASSIGN_OR_RETURN(const WrittenPack pack,
+                          WritePack(runtime_.env, runtime_.tier, claimed_.store, go.attempt, static_cast<uint32_t>(agreement_.rank()),
+                                    job_.snapshot.lease.bytes(), items, [this](int64_t) { return SomebodyFailed(); }));
+  set_phase_("voting");
+  LAMINA_ASSIGN_OR_RETURN(const Vote vote, MakeVote(pack));
+  if (!may_vote_()) return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " was given up before its vote"));
+  voted_ = true;  // sent counts as cast, whatever the answer
+  return agreement_.Say(Key(absl::StrCat("vote/", agreement_.rank())), Encode(vote));
+}
+
+absl::StatusOr<Vote> SaveRun::MakeVote(const WrittenPack& pack) {
+  Vote vote;
+  vote.plan_digest = plans_->plan.digest;
+  vote.nonce = pack.nonce;
+  vote.index_digest = pack.index_digest;
+  vote.pack_bytes = pack.pack_bytes;
+  vote.chunk_bytes = pack.chunk_bytes;
+  vote.tree_digest = job_.tree_digest;
+  vote.blobs = job_.blobs;
+  const plan::RankPlan& mine = plans_->plan.ranks[static_cast<size_t>(agreement_.rank())];
+  if (!planned_anew_) {
+    std::map<std::pair<int32_t, int32_t>, size_t> written;
+    for (size_t i = 0; i < mine.writes.size(); ++i) written[{mine.writes[i].entry, mine.writes[i].box}] = i;
+    for (size_t i = 0; i < mine.replicas.size(); ++i) {
+      const auto found = written.find({mine.replicas[i].box.entry, mine.replicas[i].box.box});
+      vote.replica_digests.push_back(found == written.end() ? job_.replica_digests[i]
+                                                            : snapshot::DigestOfFingerprints(pack.fingerprints[found->second]));
+    }
+  }
+  totals_.state_bytes = mine.written_bytes;
+  totals_.written_bytes = static_cast<int64_t>(pack.pack_bytes);
+  totals_.chunks_new = static_cast<int64_t>(pack.chunk_count);
+  vote.totals = totals_;
+  return vote;
+}
+
+void SaveRun::Tell(const absl::Status& cause) {
+  const std::string text = EncodeStatus(FromRank(cause, agreement_.rank(), job_.status.ok() ? "writing" : "copying"));
+  agreement_.Say(Key("failed"), text).IgnoreError();  // the missing vote says it too
+}
+
+absl::Status SaveRun::FirstCause(const absl::Status& fallback) {
+  absl::StatusOr<std::optional<std::string>> failed = agreement_.Look(Key("failed"));
+  return failed.ok() && failed->has_value() ? DecodeStatus(**failed) : fallback;
+}
+
+Ended SaveRun::LeadVerdict(const Go& go) {
+  set_phase_("committing");
+  absl::StatusOr<Ended> committed = LeadCommit(go);
+  if (committed.ok()) return *committed;
+  tier::Log log(runtime_.env, runtime_.tier);
+  return Settle(log, go, committed.status());
+}
+
+// The attempt did not commit as far as this rank knows. The log has the last word: a commit that got there counts.
+Ended SaveRun::Settle(tier::Log& log, const Go& go, const absl::Status& why) {
+  Ended ended = AbortedOrSkipped(why);
+  if (!go.proceed) return ended;  // no attempt was made: there is nothing that the log could know
+  const absl::StatusOr<tier::Verdict> verdict = log.Abort(go.attempt, ReasonText(ended));
+  if (!verdict.ok()) {
+    if (absl::IsAborted(verdict.status())) return Aborted(verdict.status());
+    return Aborted(base::Annotate(why, absl::StrCat("(and the log could not be told: ", std::string(verdict.status().message()), ")")));
+  }
+  if (*verdict != tier::Verdict::kCommitted) {
+    // What a sweep leaves behind now the next claim sweeps.
+    if (agreement_.IsLeader()) log.Sweep(claimed_.incarnation).status().IgnoreError();
+    return ended;
+  }
+  return CommittedByLog(log, go.attempt);
+}
+
+// A commit that this rank did not see come about.
+Ended SaveRun::CommittedByLog(tier::Log& log, const format::AttemptId& attempt) {
+  Ended ended;
+  ended.kind = Ended::Kind::kCommitted;
+  ended.commit = kUnknownCommit;
+  const absl::StatusOr<format::LogRecord> newest = log.Newest();
+  if (!newest.ok()) return ended;  // it is committed all the same; kUnknownCommit makes the next save look again
+  for (const format::StepEntry& entry : newest->steps) {
+    if (entry.attempt != attempt) continue;
+    ended.commit = entry.commit;
+    ended.total.state_bytes = static_cast<int64_t>(entry.state_bytes);
+    ended.total.written_bytes = static_cast<int64_t>(entry.stored_bytes);
+  }
+  return ended;
+}
+
+absl::Status SaveRun::CheckReplicas(const std::vector<Vote>& votes) {
+  const plan::SavePlan& plan = plans_->plan;
+  std::vector<std::pair<int32_t, format::Digest>> first(plan.replica_groups.size(), {-1, {}});
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    const std::vector<plan::ReplicaBox>& replicas = plan.ranks[rank].replicas;
+    if (votes[rank].replica_digests.size() != replicas.size()) {
+      return absl::InternalError(absl::StrCat("rank ", rank, " sent ", votes[rank].replica_digests.size(), " replica digests of ", replicas.size()));
+    }
+    for (size_t i = 0; i < replicas.size(); ++i) {
+      const size_t group = static_cast<size_t>(replicas[i].group);
+      const format::Digest& digest = votes[rank].replica_digests[i];
+      if (first[group].first < 0) first[group] = {static_cast<int32_t>(rank), digest};
+      if (first[group].second != digest) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "'", plan.replica_groups[group].name, "' ", shard::ToString(plan.replica_groups[group].box), " differs between ranks ",
+            first[group].first, " and ", rank,
+            ", which hold it as replicas of one another. If each rank has its own, say so with lamina.PerRank; if not, the ranks have drifted apart"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SaveRun::CheckVotes(const std::vector<Vote>& votes) {
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    if (votes[rank].plan_digest != plans_->plan.digest) {
+      return absl::InternalError(absl::StrCat("rank ", rank, " wrote by another plan than rank 0"));
+    }
+    if (votes[rank].tree_digest != votes[0].tree_digest) {
+      return absl::InvalidArgumentError(absl::StrCat("the plain values of the state differ between ranks 0 and ", rank,
+                                                     ". Wrap what belongs to each rank alone in lamina.PerRank"));
+    }
+  }
+  return planned_anew_ ? absl::OkStatus() : CheckReplicas(votes);
+}
+
+absl::Status SaveRun::WriteObject(const std::string& name, std::string_view bytes) {
+  if (bytes.empty()) return absl::ResourceExhaustedError(absl::StrCat("'", name, "' would be larger than metadata may be"));
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<tier::ObjectWriter> object, runtime_.tier.CreateObject(name));
+  absl::Status status = object->Append(base::AsBytes(bytes));
+  if (status.ok()) status = object->Finish();
+  if (!status.ok()) object->Abort().IgnoreError();  // the sweep of the attempt removes what is left
+  return base::Annotate(status, absl::StrCat("writing '", name, "'"));
+}
+
+absl::StatusOr<Ended> SaveRun::LeadCommit(const Go& go) {
+  Patience patience = Waiting("the votes");
+  patience.tick = [this] { return SomebodyFailed(); };
+  next_look_ns_ = 0;
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> texts, agreement_.HearAll(Key("vote"), patience));
+  std::vector<Vote> votes;
+  for (const std::string& text : texts) {
+    LAMINA_ASSIGN_OR_RETURN(votes.emplace_back(), DecodeVote(text));
+  }
+  LAMINA_RETURN_IF_ERROR(CheckVotes(votes));
+
+  format::Catalog catalog;
+  catalog.store_id = claimed_.store.store_id;
+  catalog.attempt = go.attempt;
+  catalog.rank_count = static_cast<uint32_t>(agreement_.rank_count());
+  catalog.topology = job_.topology;
+  catalog.tensors = plans_->plan.tensors;
+  format::Packs packs{catalog.store_id, go.attempt, {}};
+  Ended ended;
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    const Vote& vote = votes[rank];
+    const uint32_t writer = static_cast<uint32_t>(rank);
+    catalog.writers.push_back({go.attempt, writer, vote.nonce, vote.index_digest, vote.pack_bytes});
+    packs.packs.push_back({go.attempt, writer, vote.nonce, vote.pack_bytes, vote.chunk_bytes});
+    for (const VotedBlob& blob : vote.blobs) catalog.blobs.push_back({blob.name, writer, writer, blob.table, blob.bytes});
+    ended.total.state_bytes += vote.totals.state_bytes;
+    ended.total.written_bytes += vote.totals.written_bytes;
+    ended.total.chunks_new += vote.totals.chunks_new;
+    ended.total.chunks_shared += vote.totals.chunks_shared;
+    ended.total.chunks_dependent += vote.totals.chunks_dependent;
+  }
+  std::sort(catalog.blobs.begin(), catalog.blobs.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.name, a.rank) < std::tie(b.name, b.rank); });
+  const std::string catalog_bytes = format::EncodeCatalog(catalog);
+  const std::string packs_bytes = format::EncodePacks(packs);
+  LAMINA_RETURN_IF_ERROR(WriteObject(format::CatalogPath(go.attempt), catalog_bytes));
+  LAMINA_RETURN_IF_ERROR(WriteObject(format::PacksPath(go.attempt), packs_bytes));
+  ended.total.written_bytes += static_cast<int64_t>(catalog_bytes.size() + packs_bytes.size());
+
+  const bool supersedes = job_.step == claimed_.restored_step;
+  tier::CommitRequest request;
+  request.attempt = go.attempt;
+  request.parent = supersedes ? claimed_.restored_parent : claimed_.parent;
+  tier::Log log(runtime_.env, runtime_.tier);
+  if (request.parent == kUnknownCommit) {
+    LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log.Newest());
+    request.parent = newest.head;
+  }
+  request.supersedes_parent_step = supersedes;
+  request.catalog_digest = format::Checksum128(base::AsBytes(catalog_bytes));
+  request.packs_digest = format::Checksum128(base::AsBytes(packs_bytes));
+  request.state_bytes = static_cast<uint64_t>(ended.total.state_bytes);
+  request.stored_bytes = static_cast<uint64_t>(ended.total.written_bytes);
+  LAMINA_ASSIGN_OR_RETURN(ended.commit, log.Commit(request));
+  ended.kind = Ended::Kind::kCommitted;
+  return ended;
+}
+
+Ended SaveRun::FollowVerdict(const Go& go, const absl::Status& mine) {
+  Patience patience = Waiting("the verdict of rank 0");
+  const int64_t grace_ns = SecondsToNs(kLeaderGraceS);
+  if (deadline_ns_ < env::kForeverNs - grace_ns) patience.deadline_ns = deadline_ns_ + grace_ns;
+  absl::StatusOr<std::string> text = agreement_.Hear(Key("ended"), 0, patience);
+  absl::StatusOr<Ended> ended = text.ok() ? DecodeEnded(*text) : absl::StatusOr<Ended>(text.status());
+  if (ended.ok()) return *ended;
+  // Rank 0 is gone, or the store. Nothing can have been committed without this rank's vote.
+  const absl::Status why = mine.ok() ? ended.status() : FromRank(mine, agreement_.rank(), "writing");
+  if (go.proceed) runtime_.env.SleepNs(static_cast<int64_t>(runtime_.env.RandomU64() % static_cast<uint64_t>(kGiveUpDelayNsMax)));
+  tier::Log log(runtime_.env, runtime_.tier);
+  return voted_ ? Settle(log, go, why) : AbortedOrSkipped(why);
+}
+
+}  // namespace lamina::engine

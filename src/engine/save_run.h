@@ -1,0 +1,107 @@
+// One save from the snapshot to its verdict, on the save thread. docs/architecture.md, "One save", has the sequence and its reasons.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/agreement.h"
+#include "engine/pack_writer.h"
+#include "engine/runtime.h"
+#include "engine/save_messages.h"
+#include "format/store_header.h"
+#include "plan/save_plan.h"
+#include "snapshot/snapshotter.h"
+#include "tier/log.h"
+
+namespace lamina::engine {
+
+// A plan with the descriptions it was made from. Shared by the saves that use it; never changed.
+struct PlanSet {
+  std::vector<plan::RankDescription> descriptions;
+  plan::SavePlan plan;
+};
+
+// A save whose snapshot is taken.
+struct SaveJob {
+  int64_t number = 0;                         // counts the engine's saves
+  int64_t step = 0;
+  std::string key;                            // starts this save's coordination keys
+  absl::Status status;                        // what went wrong before the background; then there is no snapshot
+  plan::RankDescription description;
+  std::shared_ptr<const PlanSet> plans;       // that the snapshot was taken by
+  bool description_changed = false;           // everything was copied, not what the plan says
+  std::vector<plan::BoxReference> copied;     // boxes of the snapshot's first items, in order
+  std::vector<VotedBlob> blobs;               // the items behind them; `table` is not set yet
+  snapshot::Snapshot snapshot;
+  std::vector<format::Digest> replica_digests;  // of the replicas it does not write; zero for those it writes
+  format::Digest tree_digest;
+  Topology topology;
+  int64_t begun_ns = 0;
+};
+
+// The root as the job has claimed it, and where its line stands.
+struct Claimed {
+  format::StoreHeader store;
+  uint64_t incarnation = 0;
+  uint64_t parent = 0;                        // commit that the next save follows; the leader alone keeps it
+  int64_t restored_step = -1;                 // -1: nothing was restored
+  uint64_t restored_parent = 0;               // parent of the restored commit: for a save of the same step
+};
+
+struct RunResult {
+  Ended ended;
+  std::shared_ptr<const PlanSet> plans;       // for later saves; null: to be agreed on again
+  SaveTotals totals;                          // this rank's
+};
+
+class SaveRun {
+ public:
+  SaveRun(const Options& options, const Runtime& runtime, Agreement& agreement, const Claimed& claimed, uint32_t attempt, SaveJob& job,
+          int64_t deadline_ns, std::function<bool()> may_vote, std::function<void(std::string_view)> set_phase);
+  RunResult Run();
+
+ private:
+  absl::StatusOr<Go> LeadReady();
+  absl::StatusOr<Go> FollowReady();
+  absl::Status PlanAnew();
+  absl::Status WriteAndVote(const Go& go);
+  std::vector<PackItem> ItemsToWrite();
+  absl::StatusOr<Vote> MakeVote(const WrittenPack& pack);
+  absl::Status SomebodyFailed();
+  Ended LeadVerdict(const Go& go);
+  absl::StatusOr<Ended> LeadCommit(const Go& go);
+  absl::Status CheckVotes(const std::vector<Vote>& votes);
+  absl::Status CheckReplicas(const std::vector<Vote>& votes);
+  absl::Status WriteObject(const std::string& name, std::string_view bytes);
+  Ended Settle(tier::Log& log, const Go& go, const absl::Status& why);
+  Ended CommittedByLog(tier::Log& log, const format::AttemptId& attempt);
+  Ended FollowVerdict(const Go& go, const absl::Status& mine);
+  void Tell(const absl::Status& cause);
+  absl::Status FirstCause(const absl::Status& fallback);
+  Patience Waiting(std::string what) const;
+  std::string Key(std::string_view name) const;
+
+  const Options& options_;
+  const Runtime& runtime_;
+  Agreement& agreement_;
+  const Claimed& claimed_;
+  const uint32_t attempt_;
+  SaveJob& job_;
+  const int64_t deadline_ns_;
+  const std::function<bool()> may_vote_;
+  const std::function<void(std::string_view)> set_phase_;
+  std::shared_ptr<const PlanSet> plans_;
+  bool planned_anew_ = false;
+  bool voted_ = false;
+  int64_t next_look_ns_ = 0;
+  SaveTotals totals_;
+};
+
+}  // namespace lamina::engine

@@ -1,0 +1,234 @@
+#include "engine/step_reader.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "engine/agreement.h"
+#include "format/version.h"
+
+namespace lamina::engine {
+namespace {
+
+constexpr int64_t kRetryPauseNs = 100 * base::kMillisecondNs;
+
+bool MayComeBack(const absl::Status& status) {
+  return absl::IsNotFound(status) || (absl::IsUnavailable(status) && base::ErrnoOf(status) == ESTALE);
+}
+
+absl::Status WrongDigest(const std::string& name, const format::Digest& found, const format::Digest& expected) {
+  return absl::DataLossError(absl::StrCat("'", name, "': checksum ", format::ToString(found), ", expected ", format::ToString(expected)));
+}
+
+}  // namespace
+
+bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status); }
+
+StepReader::StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s)
+    : env_(env), tier_(tier), store_(store), entry_(entry), retry_s_(retry_s), mutex_(env) {}
+
+absl::StatusOr<std::unique_ptr<StepReader>> StepReader::Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
+                                                             const format::StepEntry& entry, double retry_s) {
+  std::unique_ptr<StepReader> reader(new StepReader(env, tier, store, entry, retry_s));
+  const std::string name = format::CatalogPath(entry.attempt);
+  LAMINA_ASSIGN_OR_RETURN(const std::string bytes, reader->ReadMetadata(name, entry.catalog_digest));
+  absl::StatusOr<format::Catalog> catalog = format::DecodeCatalog(base::AsBytes(bytes));
+  if (!catalog.ok()) return base::Annotate(catalog.status(), absl::StrCat("'", name, "'"));
+  if (catalog->store_id != store.store_id || catalog->attempt != entry.attempt) {
+    return absl::DataLossError(absl::StrCat("'", name, "' belongs to another store or attempt"));
+  }
+  reader->catalog_ = *std::move(catalog);
+  env::MutexLock lock(reader->mutex_);
+  reader->writers_.resize(reader->catalog_.writers.size());
+  return reader;
+}
+
+absl::StatusOr<std::unique_ptr<tier::ObjectReader>> StepReader::OpenPatiently(const std::string& name) {
+  const int64_t deadline_ns = DeadlineAfter(env_, retry_s_);
+  while (true) {
+    absl::StatusOr<std::unique_ptr<tier::ObjectReader>> object = tier_.OpenObject(name);
+    if (object.ok() || !MayComeBack(object.status())) return object;
+    if (env_.MonotonicNs() >= deadline_ns) {
+      if (!absl::IsNotFound(object.status())) return object.status();
+      return absl::DataLossError(absl::StrCat("'", name, "' is missing, and was so for ", retry_s_, " s of asking again"));
+    }
+    env_.SleepNs(kRetryPauseNs);
+  }
+}
+
+absl::StatusOr<std::string> StepReader::ReadMetadata(const std::string& name, const format::Digest& digest) {
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<tier::ObjectReader> object, OpenPatiently(name));
+  if (object->bytes() > format::kMetadataBytesMax) {
+    return absl::DataLossError(absl::StrCat("'", name, "' has ", object->bytes(), " bytes, more than metadata may have"));
+  }
+  std::string bytes(static_cast<size_t>(object->bytes()), '\0');
+  LAMINA_RETURN_IF_ERROR(object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes))));
+  const format::Digest found = format::Checksum128(base::AsBytes(bytes));
+  if (found != digest) return WrongDigest(name, found, digest);
+  return bytes;
+}
+
+absl::StatusOr<format::Packs> StepReader::ReadPacks() {
+  const std::string name = format::PacksPath(entry_.attempt);
+  LAMINA_ASSIGN_OR_RETURN(const std::string bytes, ReadMetadata(name, entry_.packs_digest));
+  absl::StatusOr<format::Packs> packs = format::DecodePacks(base::AsBytes(bytes));
+  return packs.ok() ? packs : base::Annotate(packs.status(), absl::StrCat("'", name, "'"));
+}
+
+absl::StatusOr<StepReader::Pack*> StepReader::OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce) {
+  const auto key = std::make_pair(attempt, writer);
+  auto found = packs_.find(key);
+  if (found == packs_.end()) {
+    const std::string name = format::PackPath(attempt, writer);
+    Pack pack;
+    LAMINA_ASSIGN_OR_RETURN(pack.object, OpenPatiently(name));
+    std::string bytes(static_cast<size_t>(format::kPackHeaderBytes), '\0');
+    LAMINA_RETURN_IF_ERROR(pack.object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes))));
+    absl::StatusOr<format::PackHeader> header = format::DecodePackHeader(base::AsBytes(bytes));
+    if (!header.ok()) return base::Annotate(header.status(), absl::StrCat("header of '", name, "'"));
+    pack.header = *header;
+    if (header->store_id != store_.store_id || header->attempt != attempt || header->writer != writer) {
+      return absl::DataLossError(absl::StrCat("'", name, "' is the pack of another store, attempt or writer"));
+    }
+    found = packs_.emplace(key, std::move(pack)).first;
+  }
+  if (found->second.header.nonce != nonce) {
+    return absl::DataLossError(absl::StrCat("'", format::PackPath(attempt, writer), "' has nonce ",
+                                            format::ToString(found->second.header.nonce), ", expected ", format::ToString(nonce),
+                                            ": an older or exchanged file"));
+  }
+  return &found->second;
+}
+
+absl::Status StepReader::LoadIndex(uint32_t writer, WriterState& state) {
+  const format::CatalogWriter& known = catalog_.writers[writer];
+  const std::string name = format::PackPath(known.attempt, known.writer);
+  LAMINA_ASSIGN_OR_RETURN(Pack * pack, OpenPack(known.attempt, known.writer, known.nonce));
+  const int64_t file_bytes = pack->object->bytes();
+  if (static_cast<uint64_t>(file_bytes) != known.pack_bytes || file_bytes < format::kPackHeaderBytes + format::kPackFooterBytes) {
+    return absl::DataLossError(absl::StrCat("'", name, "' has ", file_bytes, " bytes, expected ", known.pack_bytes));
+  }
+  std::string footer_bytes(static_cast<size_t>(format::kPackFooterBytes), '\0');
+  LAMINA_RETURN_IF_ERROR(
+      pack->object->ReadRange(file_bytes - format::kPackFooterBytes, std::as_writable_bytes(std::span<char>(footer_bytes))));
+  absl::StatusOr<format::PackFooter> footer = format::DecodePackFooter(base::AsBytes(footer_bytes), file_bytes);
+  if (!footer.ok()) return base::Annotate(footer.status(), absl::StrCat("footer of '", name, "'"));
+  if (footer->nonce != known.nonce) return absl::DataLossError(absl::StrCat("footer of '", name, "' is that of another pack"));
+  if (footer->index_bytes > static_cast<uint64_t>(format::kMetadataBytesMax)) {
+    return absl::DataLossError(absl::StrCat("index of '", name, "' has ", footer->index_bytes, " bytes, more than an index may have"));
+  }
+  std::string bytes(footer->index_bytes, '\0');
+  LAMINA_RETURN_IF_ERROR(
+      pack->object->ReadRange(static_cast<int64_t>(footer->index_offset), std::as_writable_bytes(std::span<char>(bytes))));
+  const format::Digest found = format::Checksum128(base::AsBytes(bytes));
+  if (found != footer->index_digest || found != known.index_digest) return WrongDigest("index of " + name, found, known.index_digest);
+  absl::StatusOr<format::Index> index = format::DecodeIndex(base::AsBytes(bytes));
+  if (!index.ok()) return base::Annotate(index.status(), absl::StrCat("index of '", name, "'"));
+  if (index->store_id != store_.store_id || index->attempt != known.attempt || index->writer != known.writer || index->nonce != known.nonce) {
+    return absl::DataLossError(absl::StrCat("index of '", name, "' is that of another pack"));
+  }
+  state.index = *std::move(index);
+  state.index_offset = static_cast<int64_t>(footer->index_offset);
+  state.loaded = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const format::Index*> StepReader::IndexOf(uint32_t writer) {
+  env::MutexLock lock(mutex_);
+  if (writer >= writers_.size()) return absl::DataLossError(absl::StrCat("the catalog names writer ", writer, " of ", writers_.size()));
+  WriterState& state = writers_[writer];
+  if (!state.loaded) LAMINA_RETURN_IF_ERROR(LoadIndex(writer, state));
+  return &state.index;
+}
+
+absl::StatusOr<int64_t> StepReader::IndexOffset(uint32_t writer) {
+  LAMINA_RETURN_IF_ERROR(IndexOf(writer).status());
+  env::MutexLock lock(mutex_);
+  return writers_[writer].index_offset;
+}
+
+std::string StepReader::PackName(uint32_t writer, uint32_t pack_ordinal) {
+  absl::StatusOr<const format::Index*> index = IndexOf(writer);
+  if (!index.ok() || pack_ordinal >= (*index)->packs.size()) return format::PackPath(entry_.attempt, writer);
+  const format::PackReference& pack = (*index)->packs[pack_ordinal];
+  return format::PackPath(pack.attempt, pack.writer);
+}
+
+absl::StatusOr<tier::ObjectReader*> StepReader::PackOf(uint32_t writer, uint32_t pack_ordinal) {
+  LAMINA_ASSIGN_OR_RETURN(const format::Index* index, IndexOf(writer));
+  if (pack_ordinal >= index->packs.size()) {
+    return absl::DataLossError(absl::StrCat("the index of writer ", writer, " has no pack ", pack_ordinal));
+  }
+  const format::PackReference& reference = index->packs[pack_ordinal];
+  env::MutexLock lock(mutex_);
+  LAMINA_ASSIGN_OR_RETURN(Pack * pack, OpenPack(reference.attempt, reference.writer, reference.nonce));
+  return pack->object.get();
+}
+
+absl::StatusOr<std::vector<format::ChunkRecord>> StepReader::Table(uint32_t writer, uint32_t table, int64_t box_bytes,
+                                                                   int64_t element_bytes) {
+  LAMINA_ASSIGN_OR_RETURN(const format::Index* index, IndexOf(writer));
+  if (table >= index->tables.size()) {
+    return absl::DataLossError(absl::StrCat("the index of '", PackName(writer, 0), "' has no chunk table ", table));
+  }
+  const format::TableReference& reference = index->tables[table];
+  LAMINA_ASSIGN_OR_RETURN(tier::ObjectReader * object, PackOf(writer, reference.pack));
+  const uint64_t file_bytes = static_cast<uint64_t>(object->bytes());
+  if (reference.chunk_count > file_bytes / sizeof(format::ChunkRecord)) {
+    return absl::DataLossError(absl::StrCat("chunk table ", table, " of '", PackName(writer, 0), "' is larger than its pack"));
+  }
+  std::string bytes(reference.chunk_count * sizeof(format::ChunkRecord), '\0');
+  LAMINA_RETURN_IF_ERROR(object->ReadRange(static_cast<int64_t>(reference.offset), std::as_writable_bytes(std::span<char>(bytes))));
+  absl::StatusOr<std::vector<format::ChunkRecord>> chunks =
+      format::DecodeChunkTable(base::AsBytes(bytes), reference, index->packs.size(), box_bytes, element_bytes);
+  if (!chunks.ok()) return base::Annotate(chunks.status(), absl::StrCat("chunk table ", table, " of '", PackName(writer, 0), "'"));
+  return chunks;
+}
+
+absl::Status StepReader::ReadChunk(uint32_t writer, const format::ChunkRecord& chunk, std::string_view entry_name, size_t ordinal,
+                                   std::span<std::byte> raw) {
+  const auto where = [&] {
+    return absl::StrCat("chunk ", ordinal, " of '", std::string(entry_name), "' in '", PackName(writer, chunk.pack), "'");
+  };
+  LAMINA_ASSIGN_OR_RETURN(tier::ObjectReader * object, PackOf(writer, chunk.pack));
+  const absl::Status read = object->ReadRange(static_cast<int64_t>(chunk.offset), raw);
+  if (!read.ok()) return base::Annotate(read, where());
+  const uint64_t checksum = format::Checksum64(raw);
+  if (checksum != chunk.stored_checksum) {
+    return absl::DataLossError(absl::StrCat(where(), ": checksum ", absl::Hex(checksum, absl::kZeroPad16), ", expected ",
+                                            absl::Hex(chunk.stored_checksum, absl::kZeroPad16)));
+  }
+  const format::Digest fingerprint = format::Fingerprint(raw, store_.fingerprint_seed);
+  if (fingerprint != chunk.fingerprint) {
+    return absl::DataLossError(absl::StrCat(where(), ": fingerprint ", format::ToString(fingerprint), ", expected ",
+                                            format::ToString(chunk.fingerprint)));
+  }
+  return absl::OkStatus();
+}
+
+int64_t StepReader::StoredBytesMax() const {
+  uint64_t bytes = 0;
+  for (const format::CatalogWriter& writer : catalog_.writers) bytes += std::min<uint64_t>(writer.pack_bytes, uint64_t{1} << 50);
+  return static_cast<int64_t>(std::min<uint64_t>(bytes, uint64_t{1} << 60));
+}
+
+absl::StatusOr<std::string> StepReader::ReadBlob(const format::CatalogBlob& blob) {
+  if (blob.bytes > static_cast<uint64_t>(format::kMetadataBytesMax)) {
+    return absl::DataLossError(absl::StrCat("blob '", blob.name, "' has ", blob.bytes, " bytes, more than plain values may have"));
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<format::ChunkRecord> chunks,
+                          Table(blob.writer, blob.table, static_cast<int64_t>(blob.bytes), /*element_bytes=*/1));
+  std::string bytes(blob.bytes, '\0');
+  const auto target = std::as_writable_bytes(std::span<char>(bytes));
+  for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
+    const format::ChunkRecord& chunk = chunks[ordinal];
+    LAMINA_RETURN_IF_ERROR(ReadChunk(blob.writer, chunk, blob.name, ordinal, target.subspan(chunk.element_begin, chunk.raw_bytes)));
+  }
+  return bytes;
+}
+
+}  // namespace lamina::engine

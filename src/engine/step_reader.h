@@ -1,0 +1,85 @@
+// Reads one committed step: catalog, indexes, chunk tables, chunks. Every byte is checked before it is used; nothing is written.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "env/env.h"
+#include "env/sync.h"
+#include "format/catalog.h"
+#include "format/index.h"
+#include "format/log_record.h"
+#include "format/store_header.h"
+#include "tier/tier.h"
+
+namespace lamina::engine {
+
+// Damage: what makes a restore pass over a step, as against trouble that may go away.
+bool IsDamage(const absl::Status& status);
+
+class StepReader {
+ public:
+  // Reads the catalog and compares its digest with the log's. Names that are missing or stale are tried again for `retry_s`; what is still missing then is
+  // DataLoss, naming the file.
+  static absl::StatusOr<std::unique_ptr<StepReader>> Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
+                                                          const format::StepEntry& entry, double retry_s);
+
+  const format::Catalog& catalog() const { return catalog_; }
+  const format::StepEntry& entry() const { return entry_; }
+
+  // The packs that the step's own list names, its digest compared with the log's.
+  absl::StatusOr<format::Packs> ReadPacks();
+
+  // One writer's index; header, footer and index are read and checked once. Thread-safe, like all below.
+  absl::StatusOr<const format::Index*> IndexOf(uint32_t writer);
+  // The chunks of a table, checked to add up to `box_bytes`.
+  absl::StatusOr<std::vector<format::ChunkRecord>> Table(uint32_t writer, uint32_t table, int64_t box_bytes, int64_t element_bytes);
+  // Reads and checks one chunk into `raw` (chunk.raw_bytes long). `entry_name` and `ordinal` are for the message.
+  absl::Status ReadChunk(uint32_t writer, const format::ChunkRecord& chunk, std::string_view entry_name, size_t ordinal,
+                         std::span<std::byte> raw);
+  // The sum of the packs' lengths as the catalog has them: no tensor of this version takes more, whatever its shape claims.
+  int64_t StoredBytesMax() const;
+  absl::StatusOr<std::string> ReadBlob(const format::CatalogBlob& blob);
+
+  // Where a writer's index begins: it and the footer fill the pack's rest.
+  absl::StatusOr<int64_t> IndexOffset(uint32_t writer);
+  std::string PackName(uint32_t writer, uint32_t pack_ordinal);  // for messages: the path of a pack that a writer's index names
+  absl::StatusOr<tier::ObjectReader*> PackOf(uint32_t writer, uint32_t pack_ordinal);
+
+ private:
+  struct Pack {
+    std::unique_ptr<tier::ObjectReader> object;
+    format::PackHeader header;
+  };
+  struct WriterState {
+    bool loaded = false;
+    format::Index index;
+    int64_t index_offset = 0;
+  };
+
+  StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s);
+  absl::StatusOr<std::string> ReadMetadata(const std::string& name, const format::Digest& digest);
+  absl::StatusOr<std::unique_ptr<tier::ObjectReader>> OpenPatiently(const std::string& name);
+  absl::StatusOr<Pack*> OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LoadIndex(uint32_t writer, WriterState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  env::Env& env_;
+  tier::Tier& tier_;
+  const format::StoreHeader store_;
+  const format::StepEntry entry_;
+  const double retry_s_;
+  format::Catalog catalog_;
+  env::Mutex mutex_;
+  std::map<std::pair<format::AttemptId, uint32_t>, Pack> packs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<WriterState> writers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lamina::engine

@@ -1,0 +1,84 @@
+#include "engine/store.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "engine/filler.h"
+#include "shard/box.h"
+#include "tier/log.h"
+
+namespace lamina::engine {
+namespace {
+
+constexpr double kRetryS = 5;          // for names that a network file system does not show yet
+constexpr size_t kStepsNamedMax = 20;
+
+}  // namespace
+
+absl::StatusOr<format::StepEntry> FindStep(const format::LogRecord& record, int64_t step) {
+  const std::vector<format::StepEntry> line = tier::LineOf(record);
+  for (const format::StepEntry& entry : line) {
+    if (entry.attempt.step == step) return entry;
+  }
+  // Off the line a step may have been saved more than once: the newest counts.
+  for (auto entry = record.steps.rbegin(); entry != record.steps.rend(); ++entry) {
+    if (entry->attempt.step == step && entry->state != format::StepState::kDropped) return *entry;
+  }
+  std::vector<int64_t> known;
+  for (size_t i = 0; i < std::min(line.size(), kStepsNamedMax); ++i) known.push_back(line[i].attempt.step);
+  return absl::NotFoundError(absl::StrCat("there is no step ", step, "; newest steps of the line: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
+}
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(env::Env& env, tier::Tier& tier) {
+  tier::Log log(env, tier);
+  LAMINA_ASSIGN_OR_RETURN(const format::StoreHeader header, log.ReadStore());
+  return std::unique_ptr<Store>(new Store(env, tier, header));
+}
+
+absl::StatusOr<std::vector<ListedStep>> Store::Steps(bool all) {
+  tier::Log log(env_, tier_);
+  LAMINA_ASSIGN_OR_RETURN(const format::LogRecord record, log.Newest(/*damage_ok=*/true));
+  std::vector<ListedStep> steps;
+  for (const format::StepEntry& entry : tier::LineOf(record)) steps.push_back({entry, entry.commit == record.head, true});
+  if (!all) return steps;
+  for (auto entry = record.steps.rbegin(); entry != record.steps.rend(); ++entry) {
+    const bool known = std::any_of(steps.begin(), steps.end(), [&](const ListedStep& step) { return step.entry.commit == entry->commit; });
+    if (!known && entry->state != format::StepState::kDropped) steps.push_back({*entry, false, false});
+  }
+  return steps;
+}
+
+absl::StatusOr<std::unique_ptr<StepReader>> Store::OpenStep(std::optional<int64_t> step) {
+  tier::Log log(env_, tier_);
+  LAMINA_ASSIGN_OR_RETURN(const format::LogRecord record, log.Newest(/*damage_ok=*/true));
+  if (step.has_value()) {
+    LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(record, *step));
+    return StepReader::Open(env_, tier_, header_, entry, kRetryS);
+  }
+  const std::vector<format::StepEntry> line = tier::LineOf(record);
+  if (line.empty()) return absl::NotFoundError(absl::StrCat("'", tier_.Describe(), "' holds no step yet"));
+  return StepReader::Open(env_, tier_, header_, line.front(), kRetryS);
+}
+
+absl::StatusOr<std::string> Store::ReadTensor(StepReader& reader, std::string_view name) {
+  for (const format::CatalogTensor& tensor : reader.catalog().tensors) {
+    if (tensor.name != name) continue;
+    TensorView view{tensor.name, tensor.dtype, tensor.global_shape, {}, "", false};
+    std::string bytes;
+    const int64_t element_count = shard::ElementCount(tensor.global_shape);
+    if (element_count > reader.StoredBytesMax() / DTypeBytes(tensor.dtype)) {
+      return absl::DataLossError(absl::StrCat("'", tensor.name, "' claims ", element_count, " elements, more than the step's packs hold"));
+    }
+    bytes.resize(static_cast<size_t>(element_count * DTypeBytes(tensor.dtype)));
+    view.boxes.push_back({shard::WholeBox(tensor.global_shape), bytes.data(), shard::RowMajorStrides(tensor.global_shape)});
+    Filler filler(env_, reader, {&view, 1}, /*task_count=*/2);
+    LAMINA_RETURN_IF_ERROR(filler.Plan());
+    LAMINA_RETURN_IF_ERROR(filler.Fill());
+    return bytes;
+  }
+  return absl::NotFoundError(absl::StrCat("step ", reader.entry().attempt.step, " has no tensor '", std::string(name), "'"));
+}
+
+}  // namespace lamina::engine

@@ -1,0 +1,52 @@
+// A root as a reader sees it, without a job: what lamina.open and the command line stand on. Never claims, writes nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/step_reader.h"
+#include "engine/verify.h"
+#include "env/env.h"
+#include "lamina/engine.h"
+#include "tier/tier.h"
+
+namespace lamina::engine {
+
+struct ListedStep {
+  format::StepEntry entry;
+  bool is_head = false;
+  bool on_line = false;
+};
+
+// Thread-safe. Each call looks at the root anew.
+class Store {
+ public:
+  // NotFound when there is no store. `env` and `tier` outlive it.
+  static absl::StatusOr<std::unique_ptr<Store>> Open(env::Env& env, tier::Tier& tier);
+
+  const format::StoreHeader& header() const { return header_; }
+  // Newest first; with `all`, abandoned steps too, behind those of the line.
+  absl::StatusOr<std::vector<ListedStep>> Steps(bool all);
+  // One step; the newest of the line without a number. NotFound names what there is.
+  absl::StatusOr<std::unique_ptr<StepReader>> OpenStep(std::optional<int64_t> step);
+  // The whole tensor, row-major, every byte checked.
+  absl::StatusOr<std::string> ReadTensor(StepReader& reader, std::string_view name);
+  absl::StatusOr<Verification> Verify(std::optional<int64_t> step, bool full) { return engine::Verify(env_, tier_, step, full); }
+
+ private:
+  Store(env::Env& env, tier::Tier& tier, const format::StoreHeader& header) : env_(env), tier_(tier), header_(header) {}
+
+  env::Env& env_;
+  tier::Tier& tier_;
+  const format::StoreHeader header_;
+};
+
+// The live entry of a step in the log's table: on the line, else the newest off it. NotFound names the newest steps there are.
+absl::StatusOr<format::StepEntry> FindStep(const format::LogRecord& record, int64_t step);
+
+}  // namespace lamina::engine
