@@ -17,8 +17,8 @@ namespace lamina::format {
 
 struct StoredBox {
   Box box;
-  uint32_t writer = 0;           // ordinal in Catalog::writers
-  uint32_t table = 0;            // ordinal in that writer's index
+  uint32_t writer = 0;  // ordinal in Catalog::writers
+  uint32_t table = 0;   // ordinal in that writer's index
   bool operator==(const StoredBox&) const = default;
 };
 
@@ -43,8 +43,8 @@ struct CatalogBlob {
 
 // A writer of this step and the pack that holds its index.
 struct CatalogWriter {
-  AttemptId attempt;             // whose directory the pack is in
-  uint32_t writer = 0;           // number in the pack's name
+  AttemptId attempt;    // whose directory the pack is in
+  uint32_t writer = 0;  // number in the pack's name
   Digest nonce;
   Digest index_digest;
   uint64_t pack_bytes = 0;
@@ -57,13 +57,23 @@ struct Catalog {
   uint32_t rank_count = 0;
   std::vector<std::pair<std::string, int64_t>> topology;  // named mesh dimensions in order, such as ("dp", 2), ("tp", 2); may be empty
   std::vector<CatalogWriter> writers;
-  std::vector<CatalogTensor> tensors;                     // sorted by name, no name twice
-  std::vector<CatalogBlob> blobs;                         // sorted by (name, rank)
+  std::vector<CatalogTensor> tensors;  // sorted by name, no name twice
+  std::vector<CatalogBlob> blobs;      // sorted by (name, rank)
   bool operator==(const Catalog&) const = default;
 };
 
+inline constexpr size_t kNameBytesMax = 64 * 1024;  // of a tensor, blob or mesh dimension; 1 at least
+inline constexpr size_t kDimensionsMax = 64;        // of a tensor
+inline constexpr size_t kCornersMax = 1 << 20;      // boxes × 2^d of a tensor whose boxes cut d dimensions, d > 2
+inline constexpr int64_t kTensorBytesMax = int64_t{1} << 62;
+
+// What a reader insists on: names unique and sorted, shapes and boxes in bounds, covers exact, no box without elements, ordinals in range,
+// aliases resolved in one step. InvalidArgument names the first thing that is wrong. A catalog that fails this must not be published.
+absl::Status ValidateCatalog(const Catalog& catalog);
+
+// Empty when it would be larger than kMetadataBytesMax.
 std::string EncodeCatalog(const Catalog& catalog);
-// Everything is checked: names unique and sorted, shapes and boxes in bounds, covers exact, ordinals in range, aliases resolved in one step.
+// ValidateCatalog is part of it; what it finds is DataLoss here.
 absl::StatusOr<Catalog> DecodeCatalog(std::span<const std::byte> bytes);
 
 // The file `packs`: every pack that a step reaches.
@@ -72,7 +82,7 @@ struct ReachedPack {
   uint32_t writer = 0;
   Digest nonce;
   uint64_t pack_bytes = 0;
-  uint64_t live_bytes = 0;       // stored bytes that this step needs of it
+  uint64_t live_bytes = 0;  // stored bytes that this step needs of it
   bool operator==(const ReachedPack&) const = default;
 };
 struct Packs {
@@ -81,6 +91,9 @@ struct Packs {
   std::vector<ReachedPack> packs;  // sorted by (attempt, writer)
   bool operator==(const Packs&) const = default;
 };
+// Sorted, no pack twice, live_bytes <= pack_bytes. InvalidArgument, or DataLoss when it comes from DecodePacks.
+absl::Status ValidatePacks(const Packs& packs);
+// Empty when it would be larger than kMetadataBytesMax.
 std::string EncodePacks(const Packs& packs);
 absl::StatusOr<Packs> DecodePacks(std::span<const std::byte> bytes);
 

@@ -14,7 +14,7 @@ namespace lamina::format {
 
 // A pack that the index's chunks or tables lie in. Ordinal 0 is the index's own pack.
 struct PackReference {
-  uint8_t tier = 0;              // 0: the tier of the root
+  uint8_t tier = 0;  // 0: the tier of the root
   AttemptId attempt;
   uint32_t writer = 0;
   Digest nonce;
@@ -23,7 +23,7 @@ struct PackReference {
 
 // Where a chunk table's bytes (ChunkRecord after ChunkRecord) are. Content-addressed by `digest`.
 struct TableReference {
-  Digest digest;                 // Checksum128 of the table's bytes
+  Digest digest;  // Checksum128 of the table's bytes
   uint32_t pack = 0;
   uint64_t offset = 0;
   uint64_t chunk_count = 0;
@@ -35,7 +35,7 @@ struct RuleRecord {
   uint16_t rule = 0;
   uint16_t version = 0;
   uint16_t variant = 0;
-  std::vector<uint32_t> scalars; // as bits
+  std::vector<uint32_t> scalars;  // as bits
   std::vector<uint64_t> inputs;
   bool operator==(const RuleRecord&) const = default;
 };
@@ -51,13 +51,15 @@ struct Index {
   bool operator==(const Index&) const = default;
 };
 
+// Empty when it would be larger than kMetadataBytesMax.
 std::string EncodeIndex(const Index& index);
 // Structure, ordinals and sums are checked; DataLoss says what is wrong. `bytes` need not be aligned.
 absl::StatusOr<Index> DecodeIndex(std::span<const std::byte> bytes);
 
 std::string EncodeChunkTable(std::span<const ChunkRecord> chunks);
 // Checks the digest and each record: codec known, pack ordinal < pack_count, raw lengths in order without gap and adding up to `box_bytes`,
-// element size `element_bytes`. For a blob, element_bytes is 1.
+// element size `element_bytes`. For a blob, element_bytes is 1. That offset + stored_bytes lies in the pack is the caller's to check, who
+// knows the pack's length. DataLoss; Unimplemented for a codec of a later version; InvalidArgument when box_bytes are not whole elements.
 absl::StatusOr<std::vector<ChunkRecord>> DecodeChunkTable(std::span<const std::byte> bytes, const TableReference& reference,
                                                           uint64_t pack_count, int64_t box_bytes, int64_t element_bytes);
 

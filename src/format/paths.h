@@ -17,17 +17,28 @@ struct AttemptId {
   auto operator<=>(const AttemptId&) const = default;
 };
 
-std::string AttemptPath(const AttemptId& id);                  // "steps/000000000100/7-0"
-std::optional<AttemptId> ParseAttemptPath(std::string_view path);  // exact inverse
-std::string PackPath(const AttemptId& id, uint32_t writer);    // ".../00003.pack"
-std::string CatalogPath(const AttemptId& id);
-std::string PacksPath(const AttemptId& id);
-std::string LogPath(uint64_t number);                          // "log/000000000042"
-std::optional<uint64_t> ParseLogName(std::string_view name);   // "000000000042" → 42; exact inverse
-std::string WriterLeasePath(uint64_t incarnation);             // "writers/7"
-std::string ReaderLeasePath(std::string_view nonce);           // "readers/<nonce>"
+std::string AttemptPath(const AttemptId& id);                // "steps/000000000100/7-0"
+std::string PackPath(const AttemptId& id, uint32_t writer);  // ".../00003.pack"
+std::string CatalogPath(const AttemptId& id);                // ".../catalog"
+std::string PacksPath(const AttemptId& id);                  // ".../packs"
+std::string LogPath(uint64_t number);                        // "log/000000000042"
+std::string WriterLeasePath(uint64_t incarnation);           // "writers/7"
+std::string ReaderLeasePath(std::string_view nonce);         // "readers/<nonce>"
+std::string ProbePath(std::string_view nonce);               // "probe/<nonce>"
+
+// Exact inverses: nullopt for every text that the function above would not have made (signs, spaces, digits missing or too many).
+std::optional<AttemptId> ParseAttemptPath(std::string_view path);     // of AttemptPath
+std::optional<uint32_t> ParsePackName(std::string_view name);         // "00003.pack" → 3
+std::optional<uint64_t> ParseLogName(std::string_view name);          // "000000000042" → 42
+std::optional<uint64_t> ParseWriterLeaseName(std::string_view name);  // "7" → 7
+
 inline constexpr std::string_view kStorePath = "LAMINA";
 inline constexpr std::string_view kLogPrefix = "log";
 inline constexpr std::string_view kStepsPrefix = "steps";
+inline constexpr std::string_view kWritersPrefix = "writers";
+inline constexpr std::string_view kReadersPrefix = "readers";
+inline constexpr std::string_view kProbePrefix = "probe";
+inline constexpr std::string_view kCatalogName = "catalog";
+inline constexpr std::string_view kPacksName = "packs";
 
 }  // namespace lamina::format

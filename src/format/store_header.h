@@ -11,7 +11,7 @@
 namespace lamina::format {
 
 struct StoreHeader {
-  Digest store_id;               // random
+  Digest store_id;  // random
   uint64_t fingerprint_seed = 0;
   bool operator==(const StoreHeader&) const = default;
 };

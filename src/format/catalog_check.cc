@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status.h"
+#include "format/catalog.h"
+#include "shard/box.h"
+
+namespace lamina::format {
+namespace {
+
+absl::Status Wrong(std::string_view where, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("catalog: ", std::string(where), ": ", std::string(what)));
+}
+
+// Names are data: any bytes. Only a message shortens them.
+std::string Shown(std::string_view kind, std::string_view name) {
+  return absl::StrCat(std::string(kind), " '", std::string(name.substr(0, 200)), name.size() > 200 ? "…'" : "'");
+}
+
+absl::Status CheckName(std::string_view where, std::string_view name) {
+  if (!name.empty() && name.size() <= kNameBytesMax) return absl::OkStatus();
+  return Wrong(where, absl::StrCat("its name has ", name.size(), " bytes, expected 1 to ", kNameBytesMax));
+}
+
+absl::Status CheckWriter(const Catalog& catalog, std::string_view where, uint32_t writer) {
+  if (writer < catalog.writers.size()) return absl::OkStatus();
+  return Wrong(where, absl::StrCat("writer is ", writer, ", expected less than ", catalog.writers.size()));
+}
+
+absl::Status CheckShape(const CatalogTensor& tensor, std::string_view where) {
+  const int64_t element_bytes = DTypeBytes(tensor.dtype);
+  if (element_bytes == 0) return Wrong(where, absl::StrCat("dtype is ", static_cast<int>(tensor.dtype), ", which names none"));
+  if (tensor.global_shape.size() > kDimensionsMax) {
+    return Wrong(where, absl::StrCat("has ", tensor.global_shape.size(), " dimensions, expected at most ", kDimensionsMax));
+  }
+  const std::optional<int64_t> count = shard::CheckedElementCount(tensor.global_shape);
+  if (!count || *count > kTensorBytesMax / element_bytes) return Wrong(where, "its shape is negative or has more than 2^62 bytes");
+  return absl::OkStatus();
+}
+
+// The work and memory of an exact cover grow with the corners that tell its boxes apart, so a file may not ask for many.
+absl::Status CheckCorners(const CatalogTensor& tensor, std::string_view where) {
+  size_t cut_dimensions = 0;
+  for (size_t d = 0; d < tensor.global_shape.size(); ++d) {
+    cut_dimensions += std::any_of(tensor.boxes.begin(), tensor.boxes.end(),
+                                  [&](const StoredBox& stored) { return stored.box.extent[d] != tensor.global_shape[d]; });
+  }
+  if (cut_dimensions <= 2) return absl::OkStatus();
+  if (cut_dimensions <= shard::kCutDimsMax && tensor.boxes.size() <= kCornersMax >> cut_dimensions) return absl::OkStatus();
+  return Wrong(where, absl::StrCat(tensor.boxes.size(), " boxes cut ", cut_dimensions, " dimensions, expected fewer"));
+}
+
+absl::Status CheckBoxes(const Catalog& catalog, const CatalogTensor& tensor, std::string_view where) {
+  std::vector<shard::HeldBox> held;
+  held.reserve(tensor.boxes.size());
+  for (const StoredBox& stored : tensor.boxes) {
+    LAMINA_RETURN_IF_ERROR(CheckWriter(catalog, where, stored.writer));
+    if (const absl::Status inside = shard::ValidateBox(stored.box, tensor.global_shape); !inside.ok()) return base::Annotate(inside, where);
+    if (shard::IsEmpty(stored.box)) return Wrong(where, "a box has no element");
+    held.push_back({.holder = static_cast<int32_t>(stored.writer), .box = stored.box});
+  }
+  LAMINA_RETURN_IF_ERROR(CheckCorners(tensor, where));
+  return base::Annotate(shard::CheckCover(tensor.global_shape, held), where);
+}
+
+const CatalogTensor* Find(const Catalog& catalog, std::string_view name) {
+  const auto found = std::lower_bound(catalog.tensors.begin(), catalog.tensors.end(), name,
+                                      [](const CatalogTensor& tensor, std::string_view wanted) { return tensor.name < wanted; });
+  return found != catalog.tensors.end() && found->name == name ? &*found : nullptr;
+}
+
+absl::Status CheckAlias(const Catalog& catalog, const CatalogTensor& tensor, std::string_view where) {
+  const CatalogTensor* target = Find(catalog, tensor.alias_of);
+  if (target == nullptr || !target->alias_of.empty()) return Wrong(where, "it is an alias of what is no stored tensor");
+  if (target->dtype != tensor.dtype || target->global_shape != tensor.global_shape) {
+    return Wrong(where, "its dtype or shape is not that of the tensor it is an alias of");
+  }
+  return tensor.boxes.empty() ? absl::OkStatus() : Wrong(where, "an alias has boxes of its own");
+}
+
+absl::Status CheckTensors(const Catalog& catalog) {
+  const CatalogTensor* before = nullptr;
+  for (const CatalogTensor& tensor : catalog.tensors) {
+    const std::string where = Shown("tensor", tensor.name);
+    LAMINA_RETURN_IF_ERROR(CheckName(where, tensor.name));
+    if (before != nullptr && before->name >= tensor.name) return Wrong(where, "out of order");
+    LAMINA_RETURN_IF_ERROR(CheckShape(tensor, where));
+    if (tensor.alias_of.empty()) LAMINA_RETURN_IF_ERROR(CheckBoxes(catalog, tensor, where));
+    before = &tensor;
+  }
+  // After the loop: a look-up needs all names in order.
+  for (const CatalogTensor& tensor : catalog.tensors) {
+    if (!tensor.alias_of.empty()) LAMINA_RETURN_IF_ERROR(CheckAlias(catalog, tensor, Shown("tensor", tensor.name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBlobs(const Catalog& catalog) {
+  const CatalogBlob* before = nullptr;
+  for (const CatalogBlob& blob : catalog.blobs) {
+    const std::string where = Shown("blob", blob.name);
+    LAMINA_RETURN_IF_ERROR(CheckName(where, blob.name));
+    if (before != nullptr && std::tie(before->name, before->rank) >= std::tie(blob.name, blob.rank)) return Wrong(where, "out of order");
+    if (blob.rank >= catalog.rank_count) return Wrong(where, absl::StrCat("rank is ", blob.rank, " of ", catalog.rank_count));
+    if (blob.bytes > static_cast<uint64_t>(kTensorBytesMax)) return Wrong(where, absl::StrCat("has ", blob.bytes, " bytes"));
+    LAMINA_RETURN_IF_ERROR(CheckWriter(catalog, where, blob.writer));
+    before = &blob;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWriters(const Catalog& catalog) {
+  for (const CatalogWriter& writer : catalog.writers) {
+    if (writer.attempt.step < 0) return Wrong("writer", absl::StrCat("step is ", writer.attempt.step));
+    if (writer.pack_bytes < static_cast<uint64_t>(kPackHeaderBytes + kPackFooterBytes) || writer.pack_bytes > kOffsetMax) {
+      return Wrong("writer", absl::StrCat("its pack has ", writer.pack_bytes, " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateCatalog(const Catalog& catalog) {
+  if (catalog.attempt.step < 0) return Wrong("attempt", absl::StrCat("step is ", catalog.attempt.step, ", expected 0 or more"));
+  if (catalog.rank_count == 0) return Wrong("rank_count", "is 0");
+  for (const auto& [name, extent] : catalog.topology) {
+    LAMINA_RETURN_IF_ERROR(CheckName("mesh dimension", name));
+    if (extent < 1) return Wrong(Shown("mesh dimension", name), absl::StrCat("extent is ", extent, ", expected 1 or more"));
+  }
+  LAMINA_RETURN_IF_ERROR(CheckWriters(catalog));
+  LAMINA_RETURN_IF_ERROR(CheckTensors(catalog));
+  return CheckBlobs(catalog);
+}
+
+}  // namespace lamina::format

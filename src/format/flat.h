@@ -1,0 +1,110 @@
+// What all FlatBuffers payloads need: aligned and verified reading, a budget against shared references, and conversions of common structs.
+// For the sources of this folder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "format/chunk.h"
+#include "format/common_generated.h"
+#include "format/frame.h"
+#include "format/paths.h"
+#include "format/version.h"
+
+namespace lamina::format {
+
+inline flat::Digest ToFlat(const Digest& digest) { return {digest.low, digest.high}; }
+inline Digest FromFlat(const flat::Digest& digest) { return {.low = digest.low(), .high = digest.high()}; }
+inline flat::Attempt ToFlat(const AttemptId& id) { return {id.step, id.incarnation, id.attempt, 0}; }
+inline AttemptId FromFlat(const flat::Attempt& id) { return {.step = id.step(), .incarnation = id.incarnation(), .attempt = id.attempt()}; }
+
+// A payload in memory of its own, aligned as FlatBuffers demands, with its structure verified.
+template <typename Root>
+class FlatPayload {
+ public:
+  static absl::StatusOr<FlatPayload> Read(const FrameKind& kind, std::span<const std::byte> payload) {
+    FlatPayload flat(payload);
+    flatbuffers::Verifier::Options options;
+    options.max_depth = 8;
+    // A table takes at least an offset that refers to it and one to its own layout.
+    options.max_tables = static_cast<flatbuffers::uoffset_t>(payload.size() / 8 + 1);
+    flatbuffers::Verifier verifier(flat.data(), payload.size(), options);
+    if (!verifier.VerifyBuffer<Root>(nullptr)) return Damaged(kind, "structure of the payload", "broken", "a sound FlatBuffer");
+    return flat;
+  }
+  const Root& root() const { return *flatbuffers::GetRoot<Root>(data()); }
+
+ private:
+  explicit FlatPayload(std::span<const std::byte> payload) : words_(payload.size() / sizeof(uint64_t) + 1) {
+    std::memcpy(words_.data(), payload.data(), payload.size());
+  }
+  const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(words_.data()); }
+
+  std::vector<uint64_t> words_;
+};
+
+// Bytes that a decoder may still take over. References may share bytes, so that a small payload can say a lot: what is taken
+// over in all is never more than the payload is long.
+class Budget {
+ public:
+  explicit Budget(size_t bytes) : left_(bytes) {}
+
+  // Appends to `target` what a vector holds; false when the budget does not allow it. A missing vector is an empty one.
+  template <typename T, typename Element>
+  bool Take(const flatbuffers::Vector<T>* source, std::vector<Element>& target) {
+    if (source == nullptr) return true;
+    if (!Spend(size_t{source->size()} * sizeof(T))) return false;
+    target.assign(source->begin(), source->end());
+    return true;
+  }
+  bool Take(const flatbuffers::String* source, std::string& target) {
+    if (source == nullptr) return true;
+    if (!Spend(source->size())) return false;
+    target.assign(source->c_str(), source->size());
+    return true;
+  }
+  bool Spend(size_t bytes) {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    return true;
+  }
+
+ private:
+  size_t left_;
+};
+
+inline absl::Status OverBudget(const FrameKind& kind) {
+  return Damaged(kind, "content", "longer than its payload", "no bytes that are referred to twice");
+}
+
+// Calls take(element) for each struct of a vector that may be missing.
+template <typename T, typename Take>
+void ForEachStruct(const flatbuffers::Vector<const T*>* source, const Take& take) {
+  if (source == nullptr) return;
+  for (const T* element : *source) take(*element);
+}
+
+template <typename T>
+size_t StructBytes(const flatbuffers::Vector<const T*>* source) {
+  return source == nullptr ? 0 : size_t{source->size()} * sizeof(T);
+}
+
+// Whether a payload of at most `bytes` fits. A FlatBuffer cannot outgrow 2 GiB, so that this has to be known before it is built.
+inline bool Fits(uint64_t bytes) { return bytes <= static_cast<uint64_t>(kMetadataBytesMax) - kFrameBytes; }
+
+inline std::string FramedFlat(const FrameKind& kind, const flatbuffers::FlatBufferBuilder& builder) {
+  return Framed(kind, {reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize()});
+}
+
+inline flatbuffers::Offset<flatbuffers::String> Text(flatbuffers::FlatBufferBuilder& builder, std::string_view text) {
+  return builder.CreateString(text.data(), text.size());
+}
+
+}  // namespace lamina::format
