@@ -51,6 +51,10 @@ inline constexpr size_t kCutDimsMax = 8;
 // ...".
 absl::Status CheckCover(std::span<const int64_t> global_shape, std::span<const HeldBox> held);
 
+// Checks that no two boxes share an element; InvalidArgument names the two, as CheckCover does. The boxes are valid, with equal numbers of
+// dimensions. O(n log n) as long as few boxes meet in the dimension with the most cuts.
+absl::Status CheckDisjoint(std::span<const HeldBox> held);
+
 // Splits `wanted` over the boxes that hold it, ordered by (holder's position in `held`). Pieces are disjoint; where boxes overlap the first
 // wins only when they are equal. InvalidArgument naming the hole when they do not cover `wanted`.
 struct Piece {

@@ -71,6 +71,23 @@ std::vector<size_t> CutDims(const Box& region, std::span<const HeldBox> held) {
   return dims;
 }
 
+// The dimension in which the boxes begin at the most places: it tells them apart best. Some dimension exists.
+size_t MostCutDim(std::span<const HeldBox> held) {
+  size_t dim = 0;
+  size_t most = 0;
+  std::vector<int64_t> offsets(held.size());
+  for (size_t d = 0; d < held[0].box.offset.size(); ++d) {
+    std::transform(held.begin(), held.end(), offsets.begin(), [d](const HeldBox& h) { return h.box.offset[d]; });
+    std::sort(offsets.begin(), offsets.end());
+    const auto distinct = static_cast<size_t>(std::unique(offsets.begin(), offsets.end()) - offsets.begin());
+    if (distinct > most) {
+      most = distinct;
+      dim = d;
+    }
+  }
+  return dim;
+}
+
 // Grows the hole at `element` to a box: to the end of the region, or to the first box in the way.
 Box HoleAt(const Box& region, std::span<const HeldBox> held, const std::vector<int64_t>& element) {
   Box hole{element, std::vector<int64_t>(element.size(), 1)};
@@ -85,18 +102,20 @@ Box HoleAt(const Box& region, std::span<const HeldBox> held, const std::vector<i
   return hole;
 }
 
+absl::Status Overlap(const HeldBox& a, const HeldBox& b) {
+  const std::string common = ToString(*Intersect(a.box, b.box));
+  if (a.holder == b.holder) return absl::InvalidArgumentError(absl::StrCat(common, " is held twice by rank ", a.holder));
+  return absl::InvalidArgumentError(
+      absl::StrCat(common, " is held by ranks ", a.holder, " and ", b.holder, ", in boxes ", ToString(a.box), " and ", ToString(b.box)));
+}
+
 absl::Status FaultAt(const Box& region, std::span<const HeldBox> held, const std::vector<int64_t>& element) {
   std::vector<const HeldBox*> holders;
   for (const HeldBox& h : held) {
     if (Contains(h.box, element)) holders.push_back(&h);
   }
   if (holders.empty()) return absl::InvalidArgumentError(absl::StrCat(ToString(HoleAt(region, held, element)), " is held by no rank"));
-  const HeldBox& a = *holders[0];
-  const HeldBox& b = *holders[1];
-  const std::string common = ToString(*Intersect(a.box, b.box));
-  if (a.holder == b.holder) return absl::InvalidArgumentError(absl::StrCat(common, " is held twice by rank ", a.holder));
-  return absl::InvalidArgumentError(
-      absl::StrCat(common, " is held by ranks ", a.holder, " and ", b.holder, ", in boxes ", ToString(a.box), " and ", ToString(b.box)));
+  return Overlap(*holders[0], *holders[1]);
 }
 
 // The sum of the boxes' indicator functions less the region's is 0 everywhere if and only if its mixed differences are, and those of a
@@ -128,24 +147,33 @@ absl::Status CheckCover(std::span<const int64_t> global_shape, std::span<const H
   return CheckCoverOf(WholeBox(global_shape), filled);
 }
 
+absl::Status CheckDisjoint(std::span<const HeldBox> held) {
+  std::vector<const HeldBox*> order;
+  for (const HeldBox& h : held) {
+    if (!IsEmpty(h.box)) order.push_back(&h);
+  }
+  if (order.size() < 2) return absl::OkStatus();
+  if (order[0]->box.offset.empty()) return Overlap(*order[0], *order[1]);
+  const size_t d = MostCutDim(held);
+  std::stable_sort(order.begin(), order.end(), [d](const HeldBox* a, const HeldBox* b) { return a->box.offset[d] < b->box.offset[d]; });
+  std::vector<const HeldBox*> open;  // those that reach to where the next begins
+  for (const HeldBox* h : order) {
+    std::erase_if(open, [&](const HeldBox* o) { return o->box.offset[d] + o->box.extent[d] <= h->box.offset[d]; });
+    for (const HeldBox* o : open) {
+      if (Intersect(o->box, h->box).has_value()) return Overlap(*o, *h);
+    }
+    open.push_back(h);
+  }
+  return absl::OkStatus();
+}
+
 BoxIndex::BoxIndex(std::span<const HeldBox> held) : held_(held), order_(held.size()) {
   std::iota(order_.begin(), order_.end(), 0);
   const size_t dim_count = held.empty() ? 0 : held[0].box.offset.size();
   same_dims_ = std::all_of(held.begin(), held.end(),
                            [&](const HeldBox& h) { return h.box.offset.size() == dim_count && h.box.extent.size() == dim_count; });
   if (!same_dims_ || dim_count == 0) return;
-  // The dimension with the most cuts tells boxes apart best.
-  size_t most = 0;
-  std::vector<int64_t> offsets(held.size());
-  for (size_t d = 0; d < dim_count; ++d) {
-    std::transform(held.begin(), held.end(), offsets.begin(), [d](const HeldBox& h) { return h.box.offset[d]; });
-    std::sort(offsets.begin(), offsets.end());
-    const auto distinct = static_cast<size_t>(std::unique(offsets.begin(), offsets.end()) - offsets.begin());
-    if (distinct > most) {
-      most = distinct;
-      dim_ = d;
-    }
-  }
+  dim_ = MostCutDim(held);
   const auto begin_of = [&](int32_t ordinal) { return held_[static_cast<size_t>(ordinal)].box.offset[dim_]; };
   std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return begin_of(a) < begin_of(b); });
   int64_t end = 0;

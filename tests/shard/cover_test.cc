@@ -136,6 +136,27 @@ TEST_CASE("A million rows are checked, and one missing, doubled or shifted is na
   CHECK(Message(shape, held) == "[1000:1001, 0:1] is held by no rank");
 }
 
+TEST_CASE("CheckDisjoint agrees with counting every element", "[shard]") {
+  std::mt19937_64 random(10);
+  for (int trial = 0; trial < 3000; ++trial) {
+    std::vector<int64_t> shape(static_cast<size_t>(Draw(random, 1, 3)));
+    for (int64_t& size : shape) size = Draw(random, 1, 6);
+    std::vector<HeldBox> held = RandomCover(random, shape, 10);
+    held.erase(held.begin() + Draw(random, 0, static_cast<int64_t>(held.size()) - 1));  // a hole is no overlap
+    if (trial % 2 == 0 && !held.empty()) {
+      Box& box = held[random() % held.size()].box;
+      const size_t d = random() % shape.size();
+      box.extent[d] = std::min(shape[d] - box.offset[d], box.extent[d] + 1);
+    }
+    std::vector<int> times(static_cast<size_t>(ElementCount(shape)), 0);
+    for (const HeldBox& h : held) {
+      for (const int64_t element : ElementsOf(h.box, shape)) ++times[static_cast<size_t>(element)];
+    }
+    REQUIRE(CheckDisjoint(held).ok() == std::all_of(times.begin(), times.end(), [](int t) { return t <= 1; }));
+  }
+  CHECK(!CheckDisjoint(std::vector<HeldBox>{{0, {}}, {1, {}}}).ok());
+}
+
 TEST_CASE("SplitBox gives each wanted element to exactly one box, equal boxes once", "[shard]") {
   std::mt19937_64 random(9);
   for (int trial = 0; trial < 2000; ++trial) {
