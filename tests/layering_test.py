@@ -32,7 +32,8 @@ ARROWS: dict[str, set[str]] = {
 OUTER = {"cli", "bindings"}  # beside the engine itself, those who may see it
 PYTHON_OR_TORCH = re.compile(r"(Python\.h|pybind11/|torch/|ATen/|c10/)")
 GPU = re.compile(r"(cuda|nccl|nvtx|nvToolsExt|cub/|thrust/)")
-WAITS = {"<thread>", "<mutex>", "<shared_mutex>", "<condition_variable>", "<future>", "<semaphore>", "<latch>", "<barrier>", "<pthread.h>"}
+# A plain <mutex> is left out: one that is never held across a call of Env is no place to wait.
+WAITS = {"<thread>", "<condition_variable>", "<future>", "<semaphore>", "<latch>", "<barrier>", "<pthread.h>"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<][^">]+[">])')
 
 
