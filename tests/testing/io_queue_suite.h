@@ -102,8 +102,8 @@ inline void CheckIoQueue(env::Env& env, env::FaultPlan& plan, io::IoQueue& queue
   }
   SECTION("A batch that is destroyed has nothing under way") {
     {
+      const std::string own = text;  // gone right after the batch
       io::IoBatch brief(env);
-      const std::string own = text;
       for (int part = 0; part < kPartCount; ++part) queue.Submit(brief, WriteOf(**file, part * kPartBytes, own));
     }
     const int64_t bytes = (*file)->Size().value();
