@@ -77,22 +77,19 @@ std::deque<Event> Dispatcher::WaitForEvents() {
 
 void Dispatcher::DeliverTo(std::shared_ptr<Hook>& hook, const Event& event) {
   if (hook == nullptr) return;
+  std::string cause;
   try {
     hook->OnEvent(event);
     return;
   } catch (const std::exception& error) {
-    Remove(hook, event, error.what());
+    cause = error.what();
   } catch (...) {
-    // The simulator ends a dead process's tasks by an exception that is no hook's: in that case this call throws it again.
-    env_.Operation("hooks.remove");
-    Remove(hook, event, "an exception of an unknown type");
+    cause = "an exception of an unknown type";
   }
-}
-
-void Dispatcher::Remove(std::shared_ptr<Hook>& hook, const Event& event, std::string_view error) {
+  // The simulator ends a dead process's tasks by an exception that is no hook's: in that case this call throws it again.
+  env_.Operation("hooks.remove");
   hook.reset();
-  report_(absl::StrCat("a hook failed at ", EventName(event.kind), " of step ", event.step,
-                       " and gets no further events: ", std::string(error)));
+  report_(absl::StrCat("a hook failed at ", EventName(event.kind), " of step ", event.step, " and gets no further events: ", cause));
 }
 
 }  // namespace lamina::hooks

@@ -40,7 +40,6 @@ class Dispatcher {
   void Deliver();
   std::deque<Event> WaitForEvents();
   void DeliverTo(std::shared_ptr<Hook>& hook, const Event& event);
-  void Remove(std::shared_ptr<Hook>& hook, const Event& event, std::string_view error);
 
   env::Env& env_;
   const int64_t capacity_;
