@@ -1,0 +1,92 @@
+"""Lamina: checkpoints of large-model training, made while it goes on, and restored on any topology.
+
+    with lamina.Checkpointer("/ckpt/run1") as ckpt:
+        info = ckpt.restore(state)
+        for step in range(info.next_step, steps):
+            ...
+            ckpt.save(step, state)
+
+`lamina.open` reads a root without PyTorch; the rest is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lamina.errors import (
+    CancelledError,
+    CorruptionError,
+    DeadlineError,
+    Error,
+    FencedError,
+    InternalError,
+    InvalidArgumentError,
+    MismatchError,
+    NotFoundError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    SaveFailedError,
+    StateError,
+    UnavailableError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from lamina.checkpointer import Checkpointer
+    from lamina.events import Event
+    from lamina.per_rank import PerRank
+    from lamina.restore_info import RestoreInfo
+    from lamina.rng import Rng
+    from lamina.save_handle import SaveHandle, SaveReport
+    from lamina.store import EntryInfo, Store, open
+    from lamina.values import register_type
+
+__all__ = [
+    "CancelledError",
+    "Checkpointer",
+    "CorruptionError",
+    "DeadlineError",
+    "EntryInfo",
+    "Error",
+    "Event",
+    "FencedError",
+    "InternalError",
+    "InvalidArgumentError",
+    "MismatchError",
+    "NotFoundError",
+    "PerRank",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "RestoreInfo",
+    "Rng",
+    "SaveFailedError",
+    "SaveHandle",
+    "SaveReport",
+    "StateError",
+    "Store",
+    "UnavailableError",
+    "UnsupportedError",
+    "open",
+    "register_type",
+]
+
+_HOMES = {
+    "Checkpointer": "checkpointer",
+    "EntryInfo": "store",
+    "Event": "events",
+    "PerRank": "per_rank",
+    "RestoreInfo": "restore_info",
+    "Rng": "rng",
+    "SaveHandle": "save_handle",
+    "SaveReport": "save_handle",
+    "Store": "store",
+    "open": "store",
+    "register_type": "values",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lamina' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"lamina.{_HOMES[name]}"), name)

@@ -1,0 +1,253 @@
+"""`Checkpointer`: what a training job saves and restores with."""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+import weakref
+from collections.abc import Iterable, Mapping, MutableMapping
+from types import TracebackType
+from typing import Any, Final
+
+from lamina import inline, values
+from lamina import options as option_names
+from lamina import restore as restoring
+from lamina.errors import InvalidArgumentError, NotFoundError, StateError, UnsupportedError
+from lamina.events import check_hooks, logger
+from lamina.matching import Rename
+from lamina.ranks import Ranks
+from lamina.restore_info import RestoreInfo
+from lamina.runtime import Runtime
+from lamina.save_handle import SaveHandle
+from lamina.state import Capture, tensor_args, topology_of
+
+_EXIT_GRACE_S: Final = 30.0
+
+
+class Checkpointer:
+    """Saves and restores the state of one training job under one root. Made, used and closed on one thread of each rank.
+
+    Construction is collective on `process_group`: one broadcast.
+
+    Args:
+        root: a directory that all ranks share; it is made when its parent exists.
+        mode: "train", or "read" for restores beside a training job: it writes no step.
+        process_group: the ranks that save together. Default None: the default group if there is one, else this process alone.
+        snapshot: "copied": all is copied before `save()` returns. "deferred" is not in this version.
+        keep: how many steps to keep. Not in this version: all are kept.
+        memory: bytes that the ranks of one node may use together. Default None: 1.1 times the state, at most 40 % of what is free.
+        failures_tolerated: failed saves in a row that training survives.
+        save_timeout_s: seconds that one save may take. Default None: the larger of 600 and 10 times the last one.
+        run_id: names the job across its relaunches, so that a relaunch takes the root over. Default None: TORCHELASTIC_RUN_ID,
+            SLURM_JOB_ID, PBS_JOBID or LSB_JOBID.
+        takeover: take the root from a trainer that still lives.
+        hooks: objects with methods named for events, such as `committed(event)`; see `lamina.events`.
+        options: rarer options by name; see docs/options.md.
+
+    Raises:
+        StateError: WORLD_SIZE > 1 without a process group.
+        InvalidArgumentError: an unknown option or a value out of its range.
+        UnsupportedError: an option that this version does not have.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        mode: str = "train",
+        process_group: Any = None,
+        snapshot: str = "copied",
+        keep: Any = None,
+        memory: int | None = None,
+        failures_tolerated: int = 3,
+        save_timeout_s: float | None = None,
+        run_id: str | None = None,
+        takeover: bool = False,
+        hooks: Iterable[object] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        hooks = tuple(hooks)
+        check_hooks(hooks)
+        chosen = option_names.checked(options)
+        _check_snapshot(snapshot, keep)
+        ranks = Ranks(process_group)
+        chosen.update(
+            root=os.path.abspath(root),
+            mode=mode,
+            rank=ranks.rank,
+            rank_count=ranks.count,
+            run_id=option_names.default_run_id() if run_id is None else run_id,
+            takeover=takeover,
+            memory_bytes=_memory_of_rank(memory, ranks.count),
+            failures_tolerated=failures_tolerated,
+            save_timeout_s=float(save_timeout_s or 0),
+            coordination_prefix=ranks.nonce(),
+        )
+        self._mode = mode
+        self._ranks = ranks
+        self._failures_tolerated = failures_tolerated
+        self._failed_in_row = 0
+        self._save_count = 0
+        self._unjudged: collections.deque[SaveHandle] = collections.deque()
+        self._exit_grace_s = float(chosen.get("exit_grace_s", _EXIT_GRACE_S))
+        self._runtime: Runtime | None = Runtime(chosen, ranks, hooks, self._exit_grace_s)
+        self._finalizer = weakref.finalize(self, self._runtime.collected)
+        self._finalizer.atexit = False
+
+    def save(self, step: int, state: MutableMapping[Any, Any], *, metadata: Any = None) -> SaveHandle:
+        """Saves `state` as `step`, in the background. All ranks call it in the same order of steps.
+
+        Args:
+            step: at least the restored one, and more than the last one saved.
+            state: what to save; may be changed as soon as this returns.
+            metadata: a plain value to keep with the step; rank 0's counts.
+
+        Returns:
+            A handle to wait with.
+
+        Raises:
+            SaveFailedError: the very first save failed, or more than `failures_tolerated` in a row did, of those up to the one before the
+                last; on all ranks at the same call. Nothing is saved then.
+            UnsupportedError: a value or tensor of a kind that is not taken; named by its path.
+            StateError: the Checkpointer is closed, only reads, or is in a forked process.
+        """
+        began_s = time.perf_counter()
+        runtime = self._open()
+        if self._mode != "train":
+            raise StateError(f'save() with mode="{self._mode}": make a Checkpointer with mode="train"')
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise InvalidArgumentError(f"step is {step!r}; expected an integer of 0 or more")
+        self._judge()
+        captured = Capture(state)
+        blobs = {"tree": values.dumps(captured.tree), "place": values.dumps(captured.place)}
+        if self._ranks.rank == 0 and metadata is not None:
+            blobs["metadata"] = values.dumps(inline.encode(metadata, ("metadata",)))
+        # Lazily conjugated tensors are resolved into temporaries, which must live until the core has copied.
+        args, alive = tensor_args(captured.entries)
+        ticket = runtime.engine.save(step, args, blobs, topology_of(captured.entries, self._ranks.count))
+        del alive
+        handle = SaveHandle(ticket, step, self._save_count, time.perf_counter() - began_s)
+        self._save_count += 1
+        self._unjudged.append(handle)
+        runtime.unseen = [each for each in runtime.unseen if not each.seen]
+        runtime.unseen.append(handle)
+        return handle
+
+    def restore(
+        self,
+        state: MutableMapping[Any, Any],
+        step: int | None = None,
+        *,
+        strict: bool = True,
+        cast: bool = False,
+        rename: Rename = None,
+        pad: Any = None,
+        required: bool = False,
+        verify: str = "first",
+    ) -> RestoreInfo:
+        """Fills `state` in place from a step, whatever the topology it was saved on. Collective.
+
+        Args:
+            state: the template; nothing of it is touched before all checks have passed on all ranks.
+            step: which one. Default None: the newest of the line, or an older one where that is damaged.
+            strict: whether missing and unexpected entries are an error; else they are listed in what is returned.
+            cast: whether values are rounded to the template's dtype (to nearest, ties to even); else another dtype is an error.
+            rename: from the checkpoint's names to the state's: a function, or a dict whose keys also stand for all names below them.
+            pad: not in this version.
+            required: whether finding no step is an error.
+            verify: "first": bytes are checked before they are copied. "while" is not in this version.
+
+        Returns:
+            What was restored; falsy when there was nothing.
+
+        Raises:
+            MismatchError: names all entries that are missing or unexpected or have another shape or dtype.
+            NotFoundError: there is no such step, or none at all and `required`.
+            CorruptionError: steps are there, and none is whole.
+        """
+        runtime = self._open()
+        if pad is not None:
+            raise UnsupportedError("restore(pad=...) is not in this version")
+        if verify != "first":
+            raise UnsupportedError(f'restore(verify={verify!r}): only "first" is in this version')
+        for handle in self._unjudged:
+            handle.settle()
+        session = runtime.engine.begin_restore(step)
+        if session.found:
+            return restoring.restore(session, self._ranks, state, strict, cast, rename)
+        if required:
+            raise NotFoundError("restore(required=True): the root holds no step; is its file system mounted?")
+        return RestoreInfo()
+
+    def close(self) -> None:
+        """Waits until this rank's saves have ended, and frees everything. Not collective. A second call does nothing.
+
+        Raises:
+            SaveFailedError: a save failed, and nobody has seen that yet.
+        """
+        self._close(None)
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            return self.close()
+        try:
+            self._close(self._exit_grace_s)
+        except Exception as failure:
+            _note(error, f"lamina: while leaving the Checkpointer: {failure}")
+
+    def _open(self) -> Runtime:
+        if self._runtime is None:
+            raise StateError("the Checkpointer is closed")
+        if self._runtime.is_forked():
+            raise StateError("the Checkpointer belongs to the parent of this forked process, and does nothing here")
+        return self._runtime
+
+    def _close(self, grace_s: float | None) -> None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            self._finalizer.detach()
+            if not runtime.is_forked():
+                runtime.close(grace_s)
+
+    def _judge(self) -> None:
+        """Looks at the saves up to the one before the last. They have ended the same way on all ranks, so all raise here or none does."""
+        while len(self._unjudged) >= 2:
+            handle = self._unjudged.popleft()
+            error = handle.settle()
+            if error is None:
+                handle.seen, self._failed_in_row = True, 0
+                continue
+            self._failed_in_row += 1
+            if handle.number == 0 or self._failed_in_row > self._failures_tolerated:
+                handle.seen = True
+                raise error
+            logger.error("the save of step %d failed, %d in a row: %s", handle.step, self._failed_in_row, error)
+
+
+def _check_snapshot(snapshot: str, keep: Any) -> None:
+    if snapshot == "deferred":
+        raise UnsupportedError('snapshot="deferred" is not in this version; use "copied"')
+    if snapshot != "copied":
+        raise InvalidArgumentError(f'snapshot is {snapshot!r}; expected "copied" or "deferred"')
+    if keep is not None:
+        raise UnsupportedError("keep is not in this version; leave it out, and all steps are kept")
+
+
+def _memory_of_rank(memory: int | None, rank_count: int) -> int:
+    """The bytes for one rank of what a node may use; 0 leaves it to the core."""
+    if memory is None:
+        return 0
+    if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
+        raise InvalidArgumentError(f"memory is {memory!r}; expected a number of bytes of 1 or more")
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, memory // min(rank_count, int(local) if local.isdigit() and int(local) > 0 else rank_count))
+
+
+def _note(error: BaseException, text: str) -> None:
+    logger.error("%s", text)
+    if hasattr(error, "add_note"):  # from Python 3.11
+        error.add_note(text)

@@ -1,0 +1,159 @@
+"""The command `lamina`: what is stored, and whether it is sound."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from lamina.errors import CorruptionError, Error
+from lamina.store import Store, entry_bytes
+
+_FINE: Final = 0
+_CHECK_FAILED: Final = 1
+_WRONG_USE: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line.
+
+    Args:
+        arguments: without the program's name. Default: those of this process.
+
+    Returns:
+        0 fine, 1 the check failed, 2 wrong use.
+    """
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        return int(options.command(options))
+    except CorruptionError as error:
+        print(f"lamina: {error}", file=sys.stderr)
+        return _CHECK_FAILED
+    except Error as error:
+        print(f"lamina: {error}", file=sys.stderr)
+        return _WRONG_USE
+    except BrokenPipeError:
+        return _FINE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lamina", description="Checkpoints of a root: list, show, verify.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    listing = _command(commands, "ls", _ls, "ROOT", "list the steps, newest first")
+    listing.add_argument("--all", action="store_true", help="abandoned steps too")
+    _command(commands, "show", _show, "ROOT[@STEP]", "show the tensors of a step (default: the newest)")
+    verify = _command(commands, "verify", _verify, "ROOT[@STEP]", "check a step (default: all of the line)")
+    verify.add_argument("--quick", action="store_true", help="check what describes the bytes, without reading all of them")
+    return parser
+
+
+def _command(commands: Any, name: str, function: Any, operand: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.add_argument("root", metavar=operand)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.set_defaults(command=function)
+    return parser
+
+
+def split_step(text: str) -> tuple[str, int | None]:
+    """A root and the step after its last "@", if that is a number.
+
+    >>> split_step("/ckpt/run@1@200")
+    ('/ckpt/run@1', 200)
+    >>> split_step("/ckpt/me@home")
+    ('/ckpt/me@home', None)
+    """
+    root, mark, step = text.rpartition("@")
+    return (root, int(step)) if mark and root and step.isascii() and step.isdigit() else (text, None)
+
+
+def _ls(options: argparse.Namespace) -> int:
+    steps = Store(options.root).steps(options.all)
+    if options.json:
+        return _print_json({"root": options.root, "steps": steps})
+    columns = list(dict.fromkeys(name for step in steps for name in step))
+    _print_table(columns or ["step"], ([str(step.get(name, "")) for name in columns] for step in steps))
+    return _FINE
+
+
+def _show(options: argparse.Namespace) -> int:
+    root, step = split_step(options.root)
+    store = Store(root)
+    stat, entries = store.stat(step), store.entries(step)
+    if options.json:
+        tensors = [{"name": each.name, "dtype": each.dtype, "shape": list(each.shape), "alias_of": each.alias_of} for each in entries]
+        return _print_json({"root": root, **stat, "entries": tensors})
+    rows = (
+        [each.name, each.dtype, "×".join(map(str, each.shape)) or "scalar", _size(entry_bytes(each)), each.alias_of] for each in entries
+    )
+    _print_table(["name", "dtype", "shape", "size", "alias of"], rows)
+    print(f"step {stat['step']}: {stat['entry_count']} tensors, {_size(stat['bytes'])}")
+    return _FINE
+
+
+def _verify(options: argparse.Namespace) -> int:
+    root, step = split_step(options.root)
+    store = Store(root)
+    result = _verify_each(store, [step] if step is not None else [each["step"] for each in store.steps()], not options.quick)
+    if options.json:
+        _print_json({"root": root, **result})
+    else:
+        for line in result["problems"]:
+            print(line)
+        print(f"{len(result['steps'])} steps checked: " + ("fine" if result["ok"] else f"{len(result['problems'])} problems"))
+    return _FINE if result["ok"] else _CHECK_FAILED
+
+
+def _verify_each(store: Store, steps: Sequence[int], full: bool) -> dict[str, Any]:
+    problems: list[str] = []
+    for step in _with_progress(steps):
+        found = store.verify(step, full)
+        problems += found["problems"] or ([] if found["ok"] else [f"step {step} is damaged"])
+    return {"ok": not problems, "problems": problems, "steps": list(steps)}
+
+
+def _with_progress(steps: Sequence[int]) -> Iterable[int]:
+    """The steps, with a progress bar on a terminal."""
+    if not sys.stderr.isatty():
+        return steps
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(steps, description="verifying", console=Console(stderr=True), transient=True)
+
+
+def _print_json(value: Any) -> int:
+    print(json.dumps(value))
+    return _FINE
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on a terminal; in a pipe, lines with tabs between the fields."""
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
+
+
+def _size(count: int) -> str:
+    for unit, bytes_of_unit in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= bytes_of_unit:
+            return f"{count / bytes_of_unit:.1f} {unit}"
+    return f"{count} B"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""What the runtime tells: events for hooks and for the log, on one thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import queue
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from lamina.errors import InvalidArgumentError
+from lamina.mismatch import nearest
+
+KINDS: Final = (
+    "SaveBegin",
+    "SnapshotDone",
+    "WriteDone",
+    "Committed",
+    "SaveFailed",
+    "SaveSkipped",
+    "RestoreBegin",
+    "RestoreDone",
+    "RestorePassedOver",
+    "ReplicaMismatch",
+    "IoSlow",
+    "Fallback",
+    "Fenced",
+)
+METHODS: Final[dict[str, str]] = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower() for kind in KINDS}
+_MUST_ARRIVE: Final = frozenset(("Committed", "SaveFailed", "SaveSkipped", "Fenced", "ReplicaMismatch", "RestorePassedOver"))
+_WARNINGS: Final = _MUST_ARRIVE - {"Committed"} | {"Fallback", "IoSlow"}
+_QUEUE_MAX: Final = 4096
+_INFO_S: Final = 60.0
+
+logger = logging.getLogger("lamina")
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        kind: one of `KINDS`.
+        monotonic_ns: by the machine's monotonic clock.
+        wall_ns: since 1970.
+        rank: where.
+        step: of the save or restore.
+        save_number: counts this checkpointer's saves from 0; restores count on their own.
+        bytes: moved or stored.
+        duration_ns: how long it took.
+        cause: empty when nothing went wrong.
+    """
+
+    kind: str
+    monotonic_ns: int = 0
+    wall_ns: int = 0
+    rank: int = 0
+    step: int = 0
+    save_number: int = 0
+    bytes: int = 0
+    duration_ns: int = 0
+    cause: str = ""
+
+
+_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Event))
+
+
+def check_hooks(hooks: Iterable[object]) -> None:
+    """Refuses a hook with a public method that no event would call.
+
+    Raises:
+        InvalidArgumentError: names the method and the nearest event.
+    """
+    for hook in hooks:
+        for name in dir(hook):
+            if name.startswith("_") or name in METHODS.values() or not callable(getattr(hook, name)):
+                continue
+            like = nearest(name, METHODS.values())
+            hint = f"did you mean {like}?" if like else f"events are {', '.join(METHODS.values())}"
+            raise InvalidArgumentError(f"hook {type(hook).__qualname__} has a method {name}, which matches no event: {hint}")
+
+
+class Dispatcher:
+    """Takes events from any thread, logs them, and calls the hooks, in order, on a thread of its own.
+
+    A hook that raises is reported in the log and called no more.
+    """
+
+    def __init__(self, hooks: Iterable[object], rank: int) -> None:
+        self._hooks = list(hooks)
+        check_hooks(self._hooks)
+        self._rank = rank
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._dropped = 0
+        self._said_s = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="lamina-events", daemon=True)
+        self._thread.start()
+
+    def put(self, fields: Mapping[str, Any]) -> None:
+        """Takes an event; drops it when hooks are too slow, unless it is one that must arrive."""
+        if self._queue.qsize() >= _QUEUE_MAX and fields["kind"] not in _MUST_ARRIVE:
+            self._dropped += 1
+            return
+        self._queue.put(Event(**{name: value for name, value in fields.items() if name in _FIELDS}))
+
+    def close(self) -> None:
+        """Delivers what has come and joins the thread."""
+        self._queue.put(None)
+        self._thread.join()
+        if self._dropped:
+            logger.warning("%d events were dropped, since hooks took too long", self._dropped)
+
+    def _run(self) -> None:
+        while (event := self._queue.get()) is not None:
+            self._log(event)
+            for hook in list(self._hooks):
+                self._call(hook, event)
+
+    def _call(self, hook: object, event: Event) -> None:
+        method = getattr(hook, METHODS.get(event.kind, ""), None)
+        if method is None:
+            return
+        try:
+            method(event)
+        except Exception:
+            self._hooks.remove(hook)
+            logger.exception("hook %s raised at %s and is called no more", type(hook).__qualname__, event.kind)
+
+    def _log(self, event: Event) -> None:
+        if event.kind in _WARNINGS:
+            logger.warning("%s: step %d, rank %d: %s", METHODS[event.kind].replace("_", " "), event.step, event.rank, event.cause)
+        elif event.kind == "Committed" and self._rank == 0 and time.monotonic() - self._said_s >= _INFO_S:
+            self._said_s = time.monotonic()
+            logger.info("step %d committed: %.1f MB in %.2f s", event.step, event.bytes / 1e6, event.duration_ns / 1e9)

@@ -1,0 +1,66 @@
+"""What a module hands over: its `state_dict()`, with the names that it has without wrappers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from lamina.names import Path
+from lamina.wrappers import NamedModule, walk
+
+_EXTRA_STATE = "_extra_state"
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One item of a module's `state_dict()`.
+
+    Attributes:
+        path: its name without wrappers.
+        key: its key in the `state_dict()` of the outermost module.
+        value: a tensor; or anything, when it is extra state.
+        owner: the module that it belongs to.
+        is_own: a parameter or buffer of `owner`, so that writing to its memory restores it; else a hook made it.
+        is_extra: what `owner.get_extra_state()` returned.
+        may_differ: a buffer that DistributedDataParallel keeps on each rank.
+    """
+
+    path: Path
+    key: str
+    value: Any
+    owner: torch.nn.Module
+    is_own: bool
+    is_extra: bool
+    may_differ: bool
+
+
+def items_of(module: torch.nn.Module) -> list[Item]:
+    """The items of `module.state_dict()`, which also brings the parameters of fully_shard modules back to their shards.
+
+    Raises:
+        UnsupportedError: a wrapper that is not supported.
+    """
+    named = {each.raw: each for each in walk(module)}
+    return [_item(key, value, named) for key, value in module.state_dict(keep_vars=True).items()]
+
+
+def _item(key: str, value: Any, named: dict[str, NamedModule]) -> Item:
+    at = _owner(key, named)
+    local = key[len(at.raw) :]
+    parameter = at.module._parameters.get(local)
+    is_own = value is not None and (value is parameter or value is at.module._buffers.get(local))
+    is_extra = local == _EXTRA_STATE and not is_own
+    return Item((*at.clean, *local.split(".")), key, value, at.module, is_own, is_extra, at.replicated and parameter is None)
+
+
+def _owner(key: str, named: dict[str, NamedModule]) -> NamedModule:
+    """The module with the longest raw name that `key` starts with."""
+    at = key.rfind(".")
+    while at >= 0:
+        if (found := named.get(key[: at + 1])) is not None:
+            return found
+        at = key.rfind(".", 0, at)
+    # What the outermost wrapper adds itself belongs to the module inside; it has the shortest name.
+    return named.get("") or min(named.values(), key=lambda each: len(each.raw))

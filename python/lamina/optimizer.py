@@ -1,0 +1,179 @@
+"""Optimizers by parameter name: slots are read from and written to `optimizer.state` itself, settings go per parameter.
+
+Neither `state_dict()` nor `load_state_dict()` of the optimizer is called: the one numbers parameters, the other casts moments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import torch
+
+from lamina import inline, tensors, values
+from lamina.errors import InvalidArgumentError
+from lamina.names import Path, from_text, to_text
+from lamina.values import Json
+
+# How a step is computed, not what it computes: a restore leaves these as the caller set them.
+_HOW: Final = frozenset(("foreach", "fused", "capturable", "differentiable"))
+_NOT_OPTIONS: Final = frozenset(("params", "param_names"))
+
+Add = Callable[[Path, torch.Tensor], Json]
+
+
+def unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer inside wrappers that are optimizers themselves."""
+    while isinstance(inside := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inside
+    return optimizer
+
+
+def names_of(optimizer: torch.optim.Optimizer, path: Path, names: Mapping[int, str]) -> dict[torch.Tensor, str]:
+    """The name of each parameter, in the order of the groups.
+
+    Args:
+        optimizer: whose parameters.
+        path: where it stands.
+        names: of the state's tensors, by their ids.
+
+    Raises:
+        InvalidArgumentError: a parameter that stands nowhere else in the state and was not given with a name.
+    """
+    found: dict[torch.Tensor, str] = {}
+    for ordinal, group in enumerate(optimizer.param_groups):
+        given = group.get("param_names") or [None] * len(group["params"])
+        for at, (parameter, own) in enumerate(zip(group["params"], given)):
+            name = names.get(id(parameter)) or own
+            if name is None:
+                raise InvalidArgumentError(
+                    f"{to_text(path)}: parameter {at} of group {ordinal}, of shape {tuple(parameter.shape)}, has no name: put the module "
+                    "(or a mapping) that holds it into the same state, or make the optimizer from named_parameters()"
+                )
+            found[parameter] = name
+    return found
+
+
+def encode(optimizer: torch.optim.Optimizer, path: Path, names: Mapping[int, str], add: Add) -> Json:
+    """The node of the optimizer's settings and of the slots that are no tensors; tensors go to `add`."""
+    named = names_of(optimizer, path, names)
+    groups = [
+        {"options": _encode_options(group, path), "params": [named[parameter] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    slots = [
+        [named[key], _encode_slots(part, (*path, "state", *components(named[key])), add)]
+        for key, part in optimizer.state.items()
+        if key in named
+    ]
+    rest = [
+        [values.encode(key), inline.encode(part, (*path, "state"))]
+        for key, part in optimizer.state.items()
+        if not isinstance(key, torch.Tensor)
+    ]
+    return {"groups": groups, "slots": slots, "rest": rest}
+
+
+def components(name: str) -> Path:
+    """The path of a parameter's name."""
+    try:
+        return from_text(name)
+    except InvalidArgumentError:  # a name that the caller gave, in any form
+        return (name,)
+
+
+def _encode_options(group: Mapping[str, Any], path: Path) -> Json:
+    return [[key, inline.encode(value, (*path, key))] for key, value in sorted(group.items()) if key not in _NOT_OPTIONS]
+
+
+def _encode_slots(slots: Mapping[Any, Any], path: Path, add: Add) -> Json:
+    def leaf(value: object, at: Path) -> Json | None:
+        return add(at, value) if isinstance(value, torch.Tensor) else None
+
+    return [[values.encode(slot), values.encode(value, (*path, slot), leaf)] for slot, value in slots.items()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a checkpoint says of one parameter.
+
+    Attributes:
+        group: the ordinal of its group.
+        options: the node of the group's options.
+        slots: pairs of slot key and node.
+    """
+
+    group: int
+    options: Json
+    slots: list[tuple[Any, Json]]
+
+
+def merge(places: Iterable[Json]) -> dict[str, Settings]:
+    """The settings by parameter name that all ranks saved; of several ranks with one parameter, the first counts."""
+    merged: dict[str, Settings] = {}
+    for place in places:
+        slots = {name: values.items_of(pairs) for name, pairs in place["slots"]}
+        for ordinal, group in enumerate(place["groups"]):
+            for name in group["params"]:
+                merged.setdefault(name, Settings(ordinal, group["options"], slots.get(name, [])))
+    return merged
+
+
+def make_slot(parameter: torch.Tensor, slot: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
+    """A slot that the optimizer does not have yet: like the parameter where the shape is the same, else a plain tensor.
+
+    Returns:
+        None where the slot's placement cannot be known: the parameter is sharded, and the slot of another shape.
+    """
+    if tuple(parameter.shape) == shape and slot != "step":
+        return tensors.make_like(parameter, dtype)
+    if tensors.is_dtensor(parameter) and shape:
+        return None
+    return torch.zeros(shape, dtype=dtype)
+
+
+def put_slots(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, slots: Mapping[Any, Any]) -> None:
+    """Makes `slots` the parameter's state, in place; without slots it has none."""
+    if slots:
+        there = optimizer.state[parameter]
+        there.clear()
+        there.update(slots)
+    else:
+        optimizer.state.pop(parameter, None)
+
+
+def put_settings(optimizer: torch.optim.Optimizer, settings: Mapping[torch.Tensor, Settings]) -> None:
+    """Gives each parameter the options it was saved with. A group whose parameters differ in them is split, in the saved order."""
+    optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in _split(group, settings)]
+
+
+def _split(group: dict[str, Any], settings: Mapping[torch.Tensor, Settings]) -> list[dict[str, Any]]:
+    parts: dict[bytes, list[int]] = {}
+    for at, parameter in sorted(enumerate(group["params"]), key=lambda item: settings[item[1]].group if item[1] in settings else -1):
+        parts.setdefault(values.dumps(settings[parameter].options) if parameter in settings else b"", []).append(at)
+    whole = dict(group)
+    # Tensors (a learning rate can be one) are copied, or two groups would share one setting.
+    copies = (
+        {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in whole.items()} for _ in range(1, len(parts))
+    )
+    split = [group, *copies]
+    for part, members in zip(split, parts.values()):
+        members.sort()
+        for key in _NOT_OPTIONS & whole.keys():
+            part[key] = [whole[key][at] for at in members]
+        if (saved := settings.get(part["params"][0])) is not None:
+            _put_options(part, saved.options)
+    return split
+
+
+def _put_options(group: dict[str, Any], options: Json) -> None:
+    for key, node in options:
+        value, old = inline.decode(node), group.get(key)
+        if key in _HOW and key in group:
+            continue
+        if isinstance(old, torch.Tensor):
+            with torch.no_grad():
+                old.copy_(torch.as_tensor(value))
+        else:
+            group[key] = value.item() if isinstance(value, torch.Tensor) and old is not None else value

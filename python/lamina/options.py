@@ -1,0 +1,67 @@
+"""The options of a Checkpointer as the core takes them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lamina.errors import InvalidArgumentError
+from lamina.mismatch import nearest
+
+# What `options` may set, with the type; the core checks ranges.
+KNOWN: Final[dict[str, type]] = {
+    "begin_timeout_s": float,
+    "exit_grace_s": float,
+    "beat_s": float,
+    "beat_timeout_s": float,
+    "restore_retry_s": float,
+    "saves_in_flight_max": int,
+    "io_threads": int,
+}
+_ARGUMENTS: Final = (
+    "root",
+    "mode",
+    "memory",
+    "failures_tolerated",
+    "save_timeout_s",
+    "run_id",
+    "takeover",
+    "keep",
+    "snapshot",
+    "hooks",
+    "process_group",
+)
+_RUN_IDS: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+_RANDOM_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # what torchrun --standalone makes up at each launch
+
+
+def checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options, each known and of its type.
+
+    Raises:
+        InvalidArgumentError: names the option and the nearest one.
+    """
+    found: dict[str, Any] = {}
+    for name, value in (options or {}).items():
+        if name in _ARGUMENTS:
+            raise InvalidArgumentError(f"{name} is an argument of Checkpointer, not one of its options")
+        if name not in KNOWN:
+            like = nearest(name, KNOWN)
+            raise InvalidArgumentError(
+                f"unknown option {name!r}: " + (f"did you mean {like!r}?" if like else f"there are {', '.join(KNOWN)}")
+            )
+        if isinstance(value, bool) or not isinstance(value, (int, KNOWN[name])):
+            raise InvalidArgumentError(f"option {name} is {value!r}; expected {'a number' if KNOWN[name] is float else 'an integer'}")
+        found[name] = KNOWN[name](value)
+    return found
+
+
+def default_run_id(environment: Mapping[str, str] = os.environ) -> str:
+    """What names this job across its relaunches, from the launcher; empty when nothing does."""
+    for variable in _RUN_IDS:
+        value = environment.get(variable, "")
+        if value and value != "none" and not _RANDOM_ID.fullmatch(value):
+            return value
+    return ""

@@ -1,0 +1,121 @@
+"""One restore on one rank: match on every rank, agree, fill, put back, agree again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import MutableMapping
+from typing import Any, NoReturn
+
+from lamina import _core, errors, inline, values
+from lamina.matching import Match, Rename
+from lamina.mismatch import Problems, combine
+from lamina.ranks import Ranks
+from lamina.restore_info import RestoreInfo
+from lamina.targets import Saved
+
+
+def restore(
+    session: _core.RestoreSession, ranks: Ranks, state: MutableMapping[Any, Any], strict: bool, cast: bool, rename: Rename
+) -> RestoreInfo:
+    """Fills `state` from the step that the session stands at, or an older one where that is damaged. Collective.
+
+    Raises:
+        MismatchError: the checkpoint does not fit; the same on all ranks.
+        Error: what went wrong on any rank, on all of them, naming the rank.
+    """
+    while True:
+        blobs = session.blobs()
+        match, problems = _matched(session, ranks, state, blobs, strict, cast, rename)
+        if session.fill(match.targets.args):
+            break
+    failure: Exception | None = None
+    try:
+        match.finish()
+    except Exception as error:
+        failure = error
+    _raise_first(ranks, [message["error"] for message in _exchange(ranks, failure)], failure, None)
+    metadata = next((text for name, _, text in blobs if name == "metadata"), None)
+    return RestoreInfo(
+        step=session.step,
+        next_step=session.step + 1,
+        missing=tuple(problems.missing),
+        unexpected=(*problems.unexpected, *match.dropped),
+        source_topology=dict(session.topology),
+        metadata=None if metadata is None else inline.decode(values.loads(metadata)),
+        line=tuple(session.line),
+    )
+
+
+def _matched(
+    session: _core.RestoreSession,
+    ranks: Ranks,
+    state: MutableMapping[Any, Any],
+    blobs: list[tuple[str, int, bytes]],
+    strict: bool,
+    cast: bool,
+    rename: Rename,
+) -> tuple[Match, Problems]:
+    """The match of this rank and the problems of all; raises on all ranks when it cannot go on."""
+    match, failure = None, None
+    try:
+        match = _match(session, ranks, state, blobs, cast, rename)
+    except Exception as error:
+        failure = error
+    messages = _exchange(ranks, failure, match.problems if match else None)
+    _raise_first(ranks, [message["error"] for message in messages], failure, session)
+    problems = combine([Problems(**message["problems"]) for message in messages])
+    if problems.is_fatal(strict):
+        _fail(session, "MismatchError", problems.message(session.step, strict), None)
+    assert match is not None
+    return match, problems
+
+
+def _match(
+    session: _core.RestoreSession,
+    ranks: Ranks,
+    state: MutableMapping[Any, Any],
+    blobs: list[tuple[str, int, bytes]],
+    cast: bool,
+    rename: Rename,
+) -> Match:
+    tree = next((text for name, _, text in blobs if name == "tree"), None)
+    if tree is None:
+        raise errors.CorruptionError(f"step {session.step} has no tree of values")
+    places = {rank: values.loads(text) for name, rank, text in blobs if name == "place"}
+    entries = [Saved(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in session.tensors()]
+    return Match(state, entries, values.loads(tree), places, ranks.rank, ranks.count, cast, rename)
+
+
+def _exchange(ranks: Ranks, failure: Exception | None, problems: Problems | None = None) -> list[Any]:
+    """What each rank says: the class name and message of its failure, and its problems."""
+    error = None
+    if failure is not None:
+        known = isinstance(failure, errors.Error)
+        error = [type(failure).__name__ if known else "Error", str(failure) if known else f"{type(failure).__name__}: {failure}"]
+    message = {"error": error, "problems": dataclasses.asdict(problems or Problems())}
+    return [json.loads(each) for each in ranks.gather(json.dumps(message).encode())]
+
+
+def _raise_first(ranks: Ranks, failures: list[Any], own: Exception | None, session: _core.RestoreSession | None) -> None:
+    """Raises the failure of the lowest rank that has one, on all ranks; names all of them."""
+    failed = [(rank, error) for rank, error in enumerate(failures) if error is not None]
+    if not failed:
+        return
+    causes = [f"rank {rank}: {message}" if ranks.count > 1 else message for rank, (_, message) in failed]
+    try:
+        _fail(session, failed[0][1][0], "\n".join(causes), own)
+    except errors.Error as error:
+        error.rank = failed[0][0]
+        error.causes = tuple(causes)
+        raise
+
+
+def _fail(session: _core.RestoreSession | None, class_name: str, message: str, cause: Exception | None) -> NoReturn:
+    """Raises the class of that name, and ends the session on this rank."""
+    if session is not None:
+        try:
+            session.fail(class_name, message)
+        except errors.Error as error:
+            raise error from cause
+    raise getattr(errors, class_name)(message) from cause

@@ -1,0 +1,153 @@
+"""`lamina.open`: the steps of a root, read by one process, without torch.distributed and even without PyTorch."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from lamina import _core
+from lamina.errors import NotFoundError, UnsupportedError
+from lamina.mismatch import nearest
+
+_NUMPY_LACKS: Final = (
+    frozenset(("bfloat16", "complex32"))
+    | {f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")}
+    | {"float4_e2m1fn_x2"}
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class EntryInfo:
+    """One named tensor of a step.
+
+    Attributes:
+        name: its path as text.
+        dtype: without "torch.".
+        shape: of the global tensor.
+        alias_of: the entry that it shares memory with; empty when it stands for itself.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    alias_of: str = ""
+
+
+class Store:
+    """A root, for reading. Made by `lamina.open`.
+
+    Raises:
+        NotFoundError: there is no root at that path.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.fspath(root)
+        self._core = _core.Store(os.path.abspath(self.root))
+
+    def steps(self, all: bool = False) -> list[dict[str, Any]]:
+        """The steps of the line, newest first; with `all`, abandoned ones too. Each is a dict with at least "step"."""
+        return self._core.steps(all)
+
+    def latest(self) -> int | None:
+        """The newest step; None when there is none."""
+        steps = self.steps()
+        return int(steps[0]["step"]) if steps else None
+
+    def entries(self, step: int | None = None) -> list[EntryInfo]:
+        """The named tensors of a step (default: the newest), in the order of their names."""
+        found = self._core.catalog(self._step(step))["tensors"]
+        return sorted(
+            (EntryInfo(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in found), key=lambda each: each.name
+        )
+
+    def load(self, step: int | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Whole tensors by name, in memory of their own.
+
+        Args:
+            step: which one. Default: the newest.
+            names: which entries. Default: all.
+
+        Returns:
+            PyTorch tensors; NumPy arrays when PyTorch is not installed.
+
+        Raises:
+            NotFoundError: no such step or entry; gives the nearest name.
+            UnsupportedError: without PyTorch, a dtype that NumPy does not have.
+        """
+        at = self._step(step)
+        entries = {entry.name: entry for entry in self.entries(at)}
+        wanted = list(entries) if names is None else list(names)
+        for name in wanted:
+            if name not in entries:
+                like = nearest(name, entries)
+                raise NotFoundError(f"step {at} has no entry {name!r}" + (f"; did you mean {like!r}?" if like else ""))
+        make = _torch_tensor if importlib.util.find_spec("torch") else _numpy_array
+        return {name: make(self._core.read_tensor(at, name), entries[name]) for name in wanted}
+
+    def verify(self, step: int | None = None, full: bool = True) -> dict[str, Any]:
+        """Checks a step (default: all of the line).
+
+        Args:
+            step: which one.
+            full: whether to read all bytes, or only what describes them.
+
+        Returns:
+            A dict with "ok" and "problems", a list of lines.
+        """
+        return self._core.verify(step, full)
+
+    def stat(self, step: int | None = None) -> dict[str, Any]:
+        """What a step (default: the newest) holds: counts of entries and bytes by dtype; what is shared counts once."""
+        entries = [entry for entry in self.entries(step) if not entry.alias_of]
+        sizes: dict[str, int] = {}
+        for entry in entries:
+            sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry_bytes(entry)
+        return {"step": self._step(step), "entry_count": len(entries), "bytes": sum(sizes.values()), "bytes_by_dtype": sizes}
+
+    def _step(self, step: int | None) -> int:
+        found = self.latest() if step is None else step
+        if found is None:
+            raise NotFoundError(f"{self.root} holds no step")
+        return found
+
+
+def open(root: str | os.PathLike[str]) -> Store:
+    """Opens a root for reading.
+
+    Args:
+        root: what `Checkpointer` was given.
+    """
+    return Store(root)
+
+
+_ELEMENT_BYTES: Final = {"bool": 1, "bfloat16": 2, "complex32": 4, "complex64": 8, "complex128": 16, "float4_e2m1fn_x2": 1}
+
+
+def entry_bytes(entry: EntryInfo) -> int:
+    """The bytes of an entry's elements."""
+    digits = "".join(filter(str.isdigit, entry.dtype.split("_")[0]))
+    element = _ELEMENT_BYTES.get(entry.dtype) or int(digits) // 8
+    count = 1
+    for extent in entry.shape:
+        count *= extent
+    return count * element
+
+
+def _torch_tensor(data: bytearray, entry: EntryInfo) -> Any:
+    import torch
+
+    from lamina.tensors import dtype_named
+
+    flat = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return flat.view(dtype_named(entry.dtype)).reshape(entry.shape)
+
+
+def _numpy_array(data: bytearray, entry: EntryInfo) -> Any:
+    if entry.dtype in _NUMPY_LACKS:
+        raise UnsupportedError(f"{entry.name} is of dtype {entry.dtype}, which NumPy does not have: install PyTorch")
+    return np.frombuffer(data, dtype=entry.dtype).reshape(entry.shape)
