@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from lamina.errors import CorruptionError, Error
@@ -76,9 +77,14 @@ def _ls(options: argparse.Namespace) -> int:
     steps = Store(options.root).steps(options.all)
     if options.json:
         return _print_json({"root": options.root, "steps": steps})
-    columns = list(dict.fromkeys(name for step in steps for name in step))
-    _print_table(columns or ["step"], ([str(step.get(name, "")) for name in columns] for step in steps))
+    _print_table(["step", "committed", "state", "stored", "place"], map(_step_row, steps))
     return _FINE
+
+
+def _step_row(step: Mapping[str, Any]) -> list[str]:
+    committed = datetime.datetime.fromtimestamp(step["committed_ns"] / 1e9, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+    place = "head" if step["is_head"] else "line" if step["on_line"] else "abandoned"
+    return [str(step["step"]), committed, _size(step["state_bytes"]), _size(step["stored_bytes"]), place]
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -103,18 +109,16 @@ def _verify(options: argparse.Namespace) -> int:
     if options.json:
         _print_json({"root": root, **result})
     else:
-        for line in result["problems"]:
-            print(line)
+        for problem in result["problems"]:
+            print(": ".join(str(problem[part]) for part in ("file", "entry", "message") if problem[part]))
         print(f"{len(result['steps'])} steps checked: " + ("fine" if result["ok"] else f"{len(result['problems'])} problems"))
     return _FINE if result["ok"] else _CHECK_FAILED
 
 
 def _verify_each(store: Store, steps: Sequence[int], full: bool) -> dict[str, Any]:
-    problems: list[str] = []
-    for step in _with_progress(steps):
-        found = store.verify(step, full)
-        problems += found["problems"] or ([] if found["ok"] else [f"step {step} is damaged"])
-    return {"ok": not problems, "problems": problems, "steps": list(steps)}
+    found = [store.verify(step, full) for step in _with_progress(steps)]
+    problems = [problem for each in found for problem in each["problems"]]
+    return {"ok": all(each["ok"] for each in found), "problems": problems, "steps": list(steps)}
 
 
 def _with_progress(steps: Sequence[int]) -> Iterable[int]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import queue
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from lamina.errors import InvalidArgumentError
@@ -30,9 +29,8 @@ KINDS: Final = (
     "Fenced",
 )
 METHODS: Final[dict[str, str]] = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower() for kind in KINDS}
-_MUST_ARRIVE: Final = frozenset(("Committed", "SaveFailed", "SaveSkipped", "Fenced", "ReplicaMismatch", "RestorePassedOver"))
-_WARNINGS: Final = _MUST_ARRIVE - {"Committed"} | {"Fallback", "IoSlow"}
-_QUEUE_MAX: Final = 4096
+_WARNINGS: Final = frozenset(("SaveFailed", "SaveSkipped", "RestorePassedOver", "ReplicaMismatch", "IoSlow", "Fallback", "Fenced"))
+_POLL_S: Final = 1.0  # an event, and the end, end the wait at once
 _INFO_S: Final = 60.0
 
 logger = logging.getLogger("lamina")
@@ -84,37 +82,37 @@ def check_hooks(hooks: Iterable[object]) -> None:
 
 
 class Dispatcher:
-    """Takes events from any thread, logs them, and calls the hooks, in order, on a thread of its own.
+    """Logs events and calls the hooks, in order, on a thread of its own.
 
     A hook that raises is reported in the log and called no more.
+
+    Args:
+        next_event: waits some seconds for an event; None when none came, StopIteration when there will be no more.
+        hooks: objects whose methods are named for events.
+        rank: of this process.
     """
 
-    def __init__(self, hooks: Iterable[object], rank: int) -> None:
+    def __init__(self, next_event: Callable[[float], Mapping[str, Any] | None], hooks: Iterable[object], rank: int) -> None:
+        self._next_event = next_event
         self._hooks = list(hooks)
-        check_hooks(self._hooks)
         self._rank = rank
-        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._dropped = 0
         self._said_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="lamina-events", daemon=True)
         self._thread.start()
 
-    def put(self, fields: Mapping[str, Any]) -> None:
-        """Takes an event; drops it when hooks are too slow, unless it is one that must arrive."""
-        if self._queue.qsize() >= _QUEUE_MAX and fields["kind"] not in _MUST_ARRIVE:
-            self._dropped += 1
-            return
-        self._queue.put(Event(**{name: value for name, value in fields.items() if name in _FIELDS}))
-
-    def close(self) -> None:
-        """Delivers what has come and joins the thread."""
-        self._queue.put(None)
+    def join(self) -> None:
+        """Waits until all events have been delivered; the source must have ended."""
         self._thread.join()
-        if self._dropped:
-            logger.warning("%d events were dropped, since hooks took too long", self._dropped)
 
     def _run(self) -> None:
-        while (event := self._queue.get()) is not None:
+        while True:
+            try:
+                fields = self._next_event(_POLL_S)
+            except StopIteration:
+                return
+            if fields is None:
+                continue
+            event = Event(**{name: value for name, value in fields.items() if name in _FIELDS})
             self._log(event)
             for hook in list(self._hooks):
                 self._call(hook, event)

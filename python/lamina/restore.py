@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import MutableMapping
@@ -114,8 +115,6 @@ def _raise_first(ranks: Ranks, failures: list[Any], own: Exception | None, sessi
 def _fail(session: _core.RestoreSession | None, class_name: str, message: str, cause: Exception | None) -> NoReturn:
     """Raises the class of that name, and ends the session on this rank."""
     if session is not None:
-        try:
+        with contextlib.suppress(errors.Error):  # it raises what is raised here
             session.fail(class_name, message)
-        except errors.Error as error:
-            raise error from cause
     raise getattr(errors, class_name)(message) from cause

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
+import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Iterable
 from typing import Any, Final
 
 from lamina import _core
@@ -25,17 +28,19 @@ class Runtime:
         unseen: saves whose end nobody has seen yet.
     """
 
-    def __init__(self, options: Mapping[str, Any], ranks: Ranks, hooks: Iterable[object], exit_grace_s: float) -> None:
+    def __init__(self, options: dict[str, Any], ranks: Ranks, hooks: Iterable[object], exit_grace_s: float) -> None:
         self._pid = os.getpid()
         self._exit_grace_s = exit_grace_s
         self.unseen: list[SaveHandle] = []
-        self._dispatcher = Dispatcher(hooks, ranks.rank)
         self._coordinator = StoreCoordinator(ranks.group.get_group_store()) if ranks.count > 1 else None
         try:
-            self.engine = _core.Engine(options, self._coordinator.queue if self._coordinator else None, self._dispatcher.put)
+            self.engine = _core.Engine(options, self._coordinator.queue if self._coordinator else None)
         except BaseException:
-            self._join()
+            if self._coordinator is not None:
+                self._coordinator.close()
             raise
+        self._dispatcher = Dispatcher(self.engine.next_event, hooks, ranks.rank)
+        os.register_at_fork(after_in_child=functools.partial(_never_free, weakref.ref(self.engine)))
         atexit.register(self.at_exit)
 
     def is_forked(self) -> bool:
@@ -49,7 +54,9 @@ class Runtime:
         try:
             self.engine.close(grace_s)
         finally:
-            self._join()
+            self._dispatcher.join()
+            if self._coordinator is not None:
+                self._coordinator.close()
         if failures:
             failures[0].causes = failures[0].causes or tuple(str(error) for error in failures[1:])
             raise failures[0]
@@ -76,7 +83,8 @@ class Runtime:
             if not raised:
                 os._exit(_EXIT_CODE)
 
-    def _join(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.close()
-        self._dispatcher.close()
+
+def _never_free(engine: weakref.ref[_core.Engine]) -> None:
+    """In a forked child: the engine's threads are not there, and freeing it would wait for them."""
+    if (here := engine()) is not None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(here))

@@ -18,6 +18,7 @@ class SaveReport:
     Attributes:
         step: the step that was saved.
         outcome: "committed" or "skipped".
+        reason: why it was skipped; empty when it was not.
         state_bytes: what this rank holds of the state.
         written_bytes: what it wrote.
         chunks_new: stored by this save.
@@ -31,6 +32,7 @@ class SaveReport:
 
     step: int
     outcome: str
+    reason: str = ""
     state_bytes: int = 0
     written_bytes: int = 0
     chunks_new: int = 0

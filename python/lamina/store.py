@@ -50,7 +50,7 @@ class Store:
         self._core = _core.Store(os.path.abspath(self.root))
 
     def steps(self, all: bool = False) -> list[dict[str, Any]]:
-        """The steps of the line, newest first; with `all`, abandoned ones too. Each is a dict with at least "step"."""
+        """The steps of the line, newest first; with `all`, abandoned ones too. Each is a dict with "step" and what the log tells of it."""
         return self._core.steps(all)
 
     def latest(self) -> int | None:
@@ -97,7 +97,8 @@ class Store:
             full: whether to read all bytes, or only what describes them.
 
         Returns:
-            A dict with "ok" and "problems", a list of lines.
+            A dict with "ok"; "problems", a list of dicts with "file", "entry", "chunk" and "message"; and how many "steps", "chunks" and
+            "bytes" were checked.
         """
         return self._core.verify(step, full)
 

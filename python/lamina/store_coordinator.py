@@ -15,7 +15,7 @@ from lamina import _core
 
 dist: Any = torch.distributed  # its stores are not in its type hints
 
-_POLL_S: Final = 0.1  # how long closing may take to be noticed; a request is served at once
+_POLL_S: Final = 1.0  # a request, and the closing, end the wait at once
 _CALL_S: Final = 10.0  # what one call of the store may take
 
 
@@ -52,6 +52,7 @@ class StoreCoordinator:
     def close(self) -> None:
         """Ends and joins the thread. The core must have no requests any more."""
         self._stop.set()
+        self.queue.close()
         self._thread.join()
 
 

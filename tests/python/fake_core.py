@@ -5,7 +5,7 @@ import itertools
 import queue
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,9 @@ class StoreQueue:
     def reply(self, number: int, status: str, value: bytes | None) -> None:
         self.replies.put((number, status, value))
 
+    def close(self) -> None:
+        pass
+
 
 class SaveTicket:
     def __init__(self, fields: dict[str, Any], error: Exception | None) -> None:
@@ -101,11 +104,10 @@ class Engine:
 
     faults: dict[int, Exception] = {}  # noqa: RUF012  # set by tests
 
-    def __init__(
-        self, options: Mapping[str, Any], coordinator: StoreQueue | None, on_event: Callable[[dict[str, Any]], None] | None
-    ) -> None:
-        self.options, self.on_event = options, on_event
+    def __init__(self, options: Mapping[str, Any], coordinator: StoreQueue | None) -> None:
+        self.options = options
         self.steps = roots.setdefault(str(options["root"]), {})
+        self.events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.closed_with: list[float | None] = []
 
     def save(self, step: int, tensors: Sequence[Any], blobs: Mapping[str, bytes], topology: Sequence[tuple[str, int]]) -> SaveTicket:
@@ -130,6 +132,16 @@ class Engine:
 
     def close(self, grace_s: float | None) -> None:
         self.closed_with.append(grace_s)
+        self.events.put(None)
+
+    def next_event(self, timeout_s: float) -> dict[str, Any] | None:
+        try:
+            event = self.events.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if event is None:
+            raise StopIteration
+        return event
 
 
 class RestoreSession:
@@ -184,7 +196,8 @@ class Store:
         self._steps = roots.setdefault(root, {})
 
     def steps(self, all: bool) -> list[dict[str, Any]]:
-        return [{"step": step} for step in sorted(self._steps, reverse=True)]
+        facts = {"committed_ns": 10**18, "state_bytes": 2_500_000, "stored_bytes": 999, "on_line": True}
+        return [{"step": step, **facts, "is_head": step == max(self._steps)} for step in sorted(self._steps, reverse=True)]
 
     def catalog(self, step: int | None) -> dict[str, Any]:
         return {"tensors": RestoreSession(self._steps, step).tensors()}
@@ -196,7 +209,7 @@ class Store:
         return list(self._steps[step]["blobs"])
 
     def verify(self, step: int | None, full: bool) -> dict[str, Any]:
-        bad = [f"step {step} is damaged"] if step in RestoreSession.damaged else []
+        bad = [{"file": "00000.pack", "entry": "w", "chunk": 3, "message": "checksum wrong"}] if step in RestoreSession.damaged else []
         return {"ok": not bad, "problems": bad}
 
 
