@@ -50,13 +50,15 @@ SimProcess::SimProcess(SimWorld& world, std::string name, ProcessIdentity identi
 SimProcess::~SimProcess() = default;
 
 int64_t SimProcess::MonotonicNs() {
+  const int64_t now_ns = world_.scheduler_.ReadClock();
   world_.scheduler_.CheckAlive(life_);
-  return world_.now_ns() + origin_ns_;
+  return now_ns + origin_ns_;
 }
 
 int64_t SimProcess::WallNs() {
+  const int64_t now_ns = world_.scheduler_.ReadClock();
   world_.scheduler_.CheckAlive(life_);
-  return world_.WallNs() + wall_skew_ns_;
+  return kWallOriginNs + now_ns + wall_skew_ns_;
 }
 
 void SimProcess::SleepNs(int64_t duration_ns) {

@@ -146,6 +146,7 @@ class SimWorld {
   void Reboot();                           // cuts the power unless it was cut since the last Reboot
   void Pause(SimProcess& process);         // from its next switch point on, until Resume; before the effect of what it is about to do
   void Resume(SimProcess& process);
+  void PowerCutAtOp(int64_t number) { power_cut_at_op_ = number; }
   void KillAtOp(SimProcess& process, int64_t number_in_process) { process.kill_at_op_ = number_in_process; }
   void PauseAtOp(SimProcess& process, int64_t number_in_process) { process.pause_at_op_ = number_in_process; }
   void AddFault(SimFault fault) { faults_.push_back({std::move(fault), 0}); }

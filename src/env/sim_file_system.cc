@@ -42,9 +42,9 @@ auto SimFileSystem::Do(const Call& call, Effect effect) -> decltype(effect()) {
   const int64_t latency_ns = world_.scheduler_.in_test() ? 0 : world_.fault_random_.Below(world_.options_.latency_ns_max);
   const int64_t before_ns = world_.fault_random_.Below(latency_ns);
   if (!world_.Wait(process_, fault.delay_ns + before_ns)) return dead();
-  const std::function<void()>* torn_effect = std::exchange(task.torn_effect, nullptr);
+  task.torn_effect = nullptr;
   const bool spared = fault.error_number == 0 || fault.takes_effect;
-  if (!spared && torn_effect != nullptr) (*torn_effect)();
+  if (!spared && call.failed_effect != nullptr) (*call.failed_effect)();
   auto result = spared ? effect() : ErrnoStatus(fault.error_number, call.what, call.path);
   if (fault.error_number != 0) result = ErrnoStatus(fault.error_number, call.what, call.path);
   world_.Trace(static_cast<uint64_t>(ErrorOf(result)));
@@ -123,7 +123,7 @@ absl::Status SimFile::WritePart(int64_t offset, std::span<const std::byte> bytes
     if (!writable_) return;
     files_.disk().Write(files_.client_, *inode_, offset, bytes.first(static_cast<size_t>(prefix))).IgnoreError();  // it fails anyway
   };
-  return files_.Do({"write", path_, HashOf(offset, bytes), &torn_effect}, [&] {
+  return files_.Do({"write", path_, HashOf(offset, bytes), &torn_effect, &torn_effect}, [&] {
     if (!writable_) return ErrnoStatus(EBADF, "write", path_);
     return base::Annotate(files_.disk().Write(files_.client_, *inode_, offset, bytes), path_);
   });
@@ -138,8 +138,8 @@ absl::StatusOr<int64_t> SimFile::ReadAt(int64_t offset, std::span<std::byte> byt
 }
 
 absl::Status SimFile::Sync() {
-  const std::function<void()> torn_effect = [&] { files_.disk().FailSync(*inode_); };
-  return files_.Do({"sync", path_, 0, &torn_effect}, [&] {
+  const std::function<void()> failed_effect = [&] { files_.disk().FailSync(*inode_); };
+  return files_.Do({"sync", path_, 0, nullptr, &failed_effect}, [&] {
     files_.disk().Sync(*inode_);
     return absl::OkStatus();
   });

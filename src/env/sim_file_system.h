@@ -34,8 +34,9 @@ class SimFileSystem final : public FileSystem {
   struct Call {
     std::string_view what;
     const std::string& path;
-    uint64_t arguments = 0;                              // for the trace
-    const std::function<void()>* torn_effect = nullptr;  // what death or an error in the midst of it leaves behind
+    uint64_t arguments = 0;                                // for the trace
+    const std::function<void()>* torn_effect = nullptr;    // what death in the midst of it leaves behind
+    const std::function<void()>* failed_effect = nullptr;  // and what an injected error does
   };
   template <typename Effect>
   auto Do(const Call& call, Effect effect) -> decltype(effect());

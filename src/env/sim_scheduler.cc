@@ -16,6 +16,8 @@ struct ProcessDied final : std::exception {
   const char* what() const noexcept override { return "the simulated process is dead: keep calls of Env out of CHECK and REQUIRE"; }
 };
 
+constexpr int64_t kClockReadNs = 100;
+
 bool Dead(const SimTask& task) { return task.process != nullptr && task.process->dead; }
 bool Paused(const SimTask& task) { return task.process != nullptr && task.process->paused && !task.process->dead; }
 
@@ -79,6 +81,7 @@ void SimScheduler::Join(const SimTask& task) {
 }
 
 absl::Status SimScheduler::RunUntilQuiet() {
+  step_count_ = 0;
   current_->wait = SimTask::Wait::kQuiet;
   Block();
   if (exception_) std::rethrow_exception(std::exchange(exception_, nullptr));
@@ -104,6 +107,12 @@ bool SimScheduler::LetOthersUnwind() {
   step_count_ += options_.step_count_max / 1000;
   SwitchPoint(1.0);
   return false;
+}
+
+int64_t SimScheduler::ReadClock() {
+  SwitchPoint(options_.lock_switch_probability);
+  Tick(kClockReadNs);
+  return now_ns_;
 }
 
 bool SimScheduler::CheckAlive(const SimLife& owner) {

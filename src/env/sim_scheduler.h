@@ -82,6 +82,7 @@ class SimScheduler {
   void SleepUntil(int64_t time_ns);
   void Tick(int64_t duration_ns) { now_ns_ += duration_ns; }
 
+  int64_t ReadClock();  // a switch point; takes a little time, so that a loop over the clock ends
   int64_t now_ns() const { return now_ns_; }
   SimTask& current() { return *current_; }
   bool in_test() const { return current_ == &test_; }

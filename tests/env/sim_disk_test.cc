@@ -151,6 +151,23 @@ TEST_CASE("After a failed sync a later one promises nothing", "[sim]") {
   REQUIRE(world.Files().at("/ckpt/a").empty());
 }
 
+TEST_CASE("A sync that death interrupts leaves the file to be synced by another", "[sim]") {
+  SimWorld world({.lose_all_unsynced = true});
+  SimProcess& victim = world.NewProcess("victim");
+  world.KillAtOp(victim, 3);
+  REQUIRE(world.Run(victim, [](Env& env) {
+    auto file = env.files().CreateNew("/ckpt/a");
+    env.files().SyncDirectory("/ckpt").IgnoreError();
+    (*file)->WriteAt(0, base::AsBytes("kept")).IgnoreError();
+    (*file)->Sync().IgnoreError();
+    FAIL("the dead go on");
+  }) == absl::OkStatus());
+  auto file = world.NewProcess("other").files().OpenForRead("/ckpt/a");
+  REQUIRE((*file)->Sync().ok());
+  world.Reboot();
+  REQUIRE(world.Files().at("/ckpt/a") == "kept");
+}
+
 TEST_CASE("A full disk takes what fits, and an unlink makes room", "[sim]") {
   SimWorld world({.capacity_bytes = 10});
   FileSystem& files = world.NewProcess("p").files();

@@ -76,6 +76,19 @@ TEST_CASE("Hours of waiting pass at once", "[sim]") {
   }) == absl::OkStatus());
 }
 
+TEST_CASE("A loop over the clock ends, and lets others run", "[sim]") {
+  SimWorld world({});
+  bool set = false;
+  REQUIRE(world.Run(world.NewProcess("p"), [&](Env& env) {
+    auto task = env.Start("setter", [&] { set = true; });
+    const int64_t begin_ns = env.MonotonicNs();
+    while (!set || env.MonotonicNs() < begin_ns + 100'000) {
+      env.WallNs();
+    }
+  }) == absl::OkStatus());
+  REQUIRE(set);
+}
+
 TEST_CASE("Sleepers wake in the order of their times", "[sim]") {
   SimWorld world({.seed = 3});
   std::vector<int> order;
