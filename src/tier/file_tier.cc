@@ -1,0 +1,218 @@
+#include "tier/file_tier.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/status.h"
+#include "tier/file_object.h"
+
+namespace lamina::tier {
+namespace {
+
+constexpr std::string_view kTemporaryPrefix = ".tmp-";
+constexpr int kNonceDigits = 16;
+constexpr int kTries = 5;  // of what a tidying process may undo while it is done
+
+std::string DirectoryOf(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
+
+bool IsTemporary(std::string_view name) {
+  return name.starts_with(kTemporaryPrefix) && name.size() == kTemporaryPrefix.size() + kNonceDigits &&
+         name.find_first_not_of("0123456789abcdef", kTemporaryPrefix.size()) == std::string_view::npos;
+}
+
+bool HasErrno(const absl::Status& status, std::initializer_list<int> numbers) {
+  const std::optional<int> found = base::ErrnoOf(status);
+  return found.has_value() && std::find(numbers.begin(), numbers.end(), *found) != numbers.end();
+}
+
+std::string WithoutTrailingSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// The nearest ancestor of `path` that exists.
+std::string LongestExisting(env::FileSystem& files, std::string path) {
+  while (path.size() > 1 && !files.Stat(path).ok()) path = DirectoryOf(path);
+  return path;
+}
+
+}  // namespace
+
+FileTier::FileTier(env::Env& env, std::string root, io::IoQueue& queue)
+    : env_(env), files_(env.files()), root_(WithoutTrailingSlashes(std::move(root))), queue_(queue) {}
+
+std::string FileTier::PathOf(std::string_view name) const { return JoinName(name.empty() || root_ != "/" ? root_ : "", name); }
+
+absl::Status FileTier::MakeLevel(const std::string& parent, const std::string& path) {
+  const absl::Status made = files_.MakeDirectory(path);
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  // Also when another process made it: it may not have come to its own sync.
+  return files_.SyncDirectory(parent);
+}
+
+absl::Status FileTier::PrepareRoot() {
+  const absl::Status made = files_.MakeDirectory(root_);
+  const std::string parent = DirectoryOf(root_);
+  if (absl::IsNotFound(made)) {
+    return absl::NotFoundError(absl::StrCat("'", parent, "', which should hold the root '", root_, "', does not exist; '",
+                                            LongestExisting(files_, parent), "' does"));
+  }
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  const absl::Status synced = files_.SyncDirectory(parent);
+  // A root in a directory that this user may not open was not made a moment ago by a process of this job.
+  return !made.ok() && absl::IsPermissionDenied(synced) ? absl::OkStatus() : synced;
+}
+
+absl::Status FileTier::Prepare(std::string_view prefix) {
+  LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
+  LAMINA_RETURN_IF_ERROR(PrepareRoot());
+  absl::Status status;
+  // An empty level may be swept between two calls; then all levels are made again.
+  for (int tries = 0; tries < kTries; ++tries) {
+    status = absl::OkStatus();
+    for (size_t end = 0; status.ok() && end < prefix.size();) {
+      const std::string parent = end == 0 ? root_ : PathOf(prefix.substr(0, end));
+      end = std::min(prefix.find('/', end + 1), prefix.size());
+      status = MakeLevel(parent, PathOf(prefix.substr(0, end)));
+    }
+    if (!absl::IsNotFound(status)) return status;
+  }
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<ObjectWriter>> FileTier::CreateObject(std::string_view name) {
+  LAMINA_RETURN_IF_ERROR(CheckName(name));
+  const std::string path = PathOf(name);
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<env::File> file, files_.CreateNew(path));
+  return NewFileWriter(env_, queue_, std::move(file), path, DirectoryOf(path));
+}
+
+absl::StatusOr<std::unique_ptr<ObjectReader>> FileTier::OpenObject(std::string_view name) {
+  LAMINA_RETURN_IF_ERROR(CheckName(name));
+  return OpenFileReader(env_, PathOf(name));
+}
+
+absl::StatusOr<std::vector<std::string>> FileTier::ListNames(std::string_view prefix) {
+  LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
+  const absl::StatusOr<std::vector<env::DirectoryEntry>> entries = files_.List(PathOf(prefix));
+  std::vector<std::string> names;
+  if (absl::IsNotFound(entries.status())) return names;
+  LAMINA_RETURN_IF_ERROR(entries.status());
+  for (const env::DirectoryEntry& entry : *entries) {
+    if (entry.name.starts_with('.')) continue;
+    if (entry.kind == env::FileKind::kFile) names.push_back(entry.name);
+    if (entry.kind == env::FileKind::kDirectory) names.push_back(entry.name + "/");
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<std::vector<ObjectInfo>> FileTier::List(std::string_view prefix) {
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListNames(prefix));
+  std::vector<ObjectInfo> infos;
+  for (const std::string& name : names) {
+    ObjectInfo info{.name = JoinName(prefix, name)};
+    if (!name.ends_with('/')) {
+      const absl::StatusOr<env::FileInfo> found = files_.Stat(PathOf(info.name));
+      if (absl::IsNotFound(found.status())) continue;  // deleted since it was listed
+      LAMINA_RETURN_IF_ERROR(found.status());
+      info.bytes = found->bytes;
+      info.modified_ns = found->modified_ns;
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+// The hidden file's path. After a failure nothing of it is left, as far as the file system obeys.
+absl::StatusOr<std::string> FileTier::WriteTemporary(const std::string& directory, std::string_view bytes) {
+  const std::string path = JoinName(directory, absl::StrCat(std::string(kTemporaryPrefix), env::RandomHex(env_, kNonceDigits)));
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<env::File> file, files_.CreateNew(path));
+  absl::Status status = file->WriteAt(0, base::AsBytes(bytes));
+  if (status.ok()) status = file->Sync();
+  if (status.ok()) return path;
+  files_.Unlink(path).IgnoreError();  // a leftover that the next claim removes; the cause above is what counts
+  return status;
+}
+
+absl::Status FileTier::PublishName(const std::string& temporary, const std::string& path) {
+  const absl::Status linked = files_.Link(temporary, path);
+  if (!HasErrno(linked, {EPERM, EOPNOTSUPP, ENOSYS, EMLINK})) return linked;
+  const absl::Status renamed = files_.RenameNoReplace(temporary, path);
+  if (!HasErrno(renamed, {EOPNOTSUPP, ENOSYS})) return renamed;
+  return absl::UnimplementedError(absl::StrCat(
+      "'", DirectoryOf(path), "' is on a file system without hard links and without renaming that does not replace: ", linked.message()));
+}
+
+absl::Status FileTier::PutIfAbsent(std::string_view name, std::string_view bytes) {
+  LAMINA_RETURN_IF_ERROR(CheckName(name));
+  const std::string path = PathOf(name);
+  const std::string directory = DirectoryOf(path);
+  absl::Status status;
+  for (int tries = 0; tries < kTries; ++tries) {
+    LAMINA_ASSIGN_OR_RETURN(const std::string temporary, WriteTemporary(directory, bytes));
+    status = PublishName(temporary, path);
+    if (absl::IsNotFound(status)) continue;  // a process whose clock is off took the temporary for a leftover
+    if (status.ok()) status = files_.SyncDirectory(directory);
+    files_.Unlink(temporary).IgnoreError();  // gone already after a rename; else a leftover that the next claim removes
+    return status;
+  }
+  return status;
+}
+
+absl::Status FileTier::Touch(std::string_view name) {
+  LAMINA_RETURN_IF_ERROR(CheckName(name));
+  return files_.Touch(PathOf(name));
+}
+
+absl::StatusOr<ObjectInfo> FileTier::Stat(std::string_view name) {
+  LAMINA_RETURN_IF_ERROR(CheckName(name));
+  LAMINA_ASSIGN_OR_RETURN(const env::FileInfo info, files_.Stat(PathOf(name)));
+  if (info.kind != env::FileKind::kFile) return absl::NotFoundError(absl::StrCat("'", PathOf(name), "' is not a file"));
+  return ObjectInfo{std::string(name), info.bytes, info.modified_ns};
+}
+
+absl::Status FileTier::Delete(std::string_view name) {
+  LAMINA_RETURN_IF_ERROR(CheckName(name));
+  const absl::Status status = files_.Unlink(PathOf(name));
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
+}
+
+absl::Status FileTier::SettleNames(std::string_view prefix) {
+  LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
+  return files_.SyncDirectory(PathOf(prefix));
+}
+
+absl::StatusOr<int64_t> FileTier::RemoveLeftovers(std::string_view prefix, int64_t age_ns) {
+  LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
+  const std::string directory = PathOf(prefix);
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<env::DirectoryEntry> entries, files_.List(directory));
+  // A new file's time is the present by the server's clock.
+  LAMINA_ASSIGN_OR_RETURN(const std::string probe, WriteTemporary(directory, ""));
+  const absl::StatusOr<env::FileInfo> now = files_.Stat(probe);
+  LAMINA_RETURN_IF_ERROR(files_.Unlink(probe));
+  LAMINA_RETURN_IF_ERROR(now.status());
+  int64_t removed = 0;
+  for (const env::DirectoryEntry& entry : entries) {
+    if (entry.kind != env::FileKind::kFile || !IsTemporary(entry.name)) continue;
+    const std::string path = JoinName(directory, entry.name);
+    const absl::StatusOr<env::FileInfo> info = files_.Stat(path);
+    if (!info.ok() && absl::IsNotFound(info.status())) continue;
+    LAMINA_RETURN_IF_ERROR(info.status());
+    if (now->modified_ns - info->modified_ns < age_ns) continue;
+    if (const absl::Status status = files_.Unlink(path); !status.ok() && !absl::IsNotFound(status)) return status;
+    ++removed;
+  }
+  return removed;
+}
+
+absl::Status FileTier::RemovePrefix(std::string_view prefix) {
+  LAMINA_RETURN_IF_ERROR(CheckName(prefix));
+  const absl::Status status = files_.RemoveDirectory(PathOf(prefix));
+  return absl::IsNotFound(status) || HasErrno(status, {ENOTEMPTY, EEXIST}) ? absl::OkStatus() : status;
+}
+
+}  // namespace lamina::tier
