@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "env/env.h"
 #include "format/log_record.h"
 #include "format/store_header.h"
+#include "tier/sweeper.h"
 #include "tier/tier.h"
 
 namespace lamina::tier {
@@ -28,8 +30,9 @@ enum class Verdict { kUnsettled, kCommitted, kAborted };
 
 struct CommitRequest {
   format::AttemptId attempt;
-  uint64_t parent = 0;                // commit it follows; 0: none
-  bool supersedes_parent_step = false;  // the same step saved again: `parent` is the old one's parent and the old one leaves the table
+  uint64_t parent = 0;                  // commit it follows; 0: none
+  bool supersedes_parent_step = false;  // the head's step saved again: the new one takes the head's parent, whatever `parent` says, and the
+                                        // old one is dropped
   format::Digest catalog_digest;
   format::Digest packs_digest;
   uint64_t state_bytes = 0;
@@ -43,37 +46,79 @@ class Log {
 
   // Creates the root's LAMINA file and directories when they are not there (put-if-absent: several may try), else reads it.
   absl::StatusOr<format::StoreHeader> CreateOrReadStore();
-  absl::StatusOr<format::StoreHeader> ReadStore();                    // NotFound when the root holds no store
+  absl::StatusOr<format::StoreHeader> ReadStore();  // NotFound when the root holds no store
 
   // The newest sound record, names settled first (whoever acts on a record makes it durable). A record without steps and number 0 for an
   // empty log. DataLoss when the newest record is damaged in both copies (`damage_ok`: then the one before, with `damaged` set).
   absl::StatusOr<format::LogRecord> Newest(bool damage_ok = false);
 
-  // Publishes an `open` and returns it: its number is the new incarnation. FailedPrecondition naming host, pid and age when a live trainer
-  // holds the root and `takeover` is not set. Watches a lease of unknown state for up to lease_ns.
+  // Publishes an `open` and returns it: its number is the new incarnation, its table what there is to restore. FailedPrecondition naming
+  // host, pid and age when a live trainer holds the root and `takeover` is not set. Watches a lease of unknown state for up to lease_ns.
+  // The store must have been created. A claim that fails otherwise may have been published all the same; the next claim of this process
+  // follows it.
   absl::StatusOr<format::LogRecord> Claim(const ClaimOptions& options);
 
-  // Publishes a commit; returns its number. Aborted (fenced) when a newer incarnation opened before it; FailedPrecondition when the parent left the
-  // table or the attempt is settled otherwise; the number of the record when it is committed already. *Any other status leaves the outcome
+  // Publishes a commit; returns its number, also when it is committed already. It becomes the head; what is off its line becomes abandoned.
+  // Aborted (fenced) when a newer incarnation opened before it; FailedPrecondition when the parent, or the step to supersede, has left the
+  // table or the attempt was aborted; InvalidArgument when the step is not above its parent's. *Any other status leaves the outcome
   // unknown*: ask VerdictOf.
   absl::StatusOr<uint64_t> Commit(const CommitRequest& request);
-  // Publishes an abort unless the attempt is settled; returns how it is settled then (kCommitted when a commit came first).
+  // Publishes an abort unless the attempt is settled; returns how it is settled then (kCommitted when a commit came first). After a failure
+  // the outcome is unknown.
   absl::StatusOr<Verdict> Abort(const format::AttemptId& attempt, std::string_view reason);
+  // An attempt of an older incarnation that never committed counts as aborted: it can do so no more.
   absl::StatusOr<Verdict> VerdictOf(const format::AttemptId& attempt);
-  // Makes `commit` the head of the line; commits off the new line become abandoned. NotFound when it has left the table; Aborted when fenced.
+  // Makes `commit` the head of the line; commits off the new line become abandoned. NotFound when it has left the table; Aborted when
+  // fenced. Nothing is published when it is the head.
   absl::Status Rewind(uint64_t incarnation, uint64_t commit, std::string_view reason);
-  // Takes steps from the table (they become dropped).
-  absl::Status Drop(const std::vector<uint64_t>& commits, std::string_view reason);
+  // Marks steps dropped; a dropped head hands over to its nearest ancestor that is left. All or none: NotFound, or FailedPrecondition for a
+  // pinned one. A trainer gives its `incarnation` and gets Aborted when it is fenced; tools that never claim give none.
+  absl::Status Drop(const std::vector<uint64_t>& commits, std::string_view reason, std::optional<uint64_t> incarnation = std::nullopt);
 
-  // Removes files of attempts that section "Sweeping" lets go: aborted, superseded, or of older incarnations and in no step's packs. Never
-  // touches a name that Lamina did not make. Returns the number of objects removed. `incarnation`: of the caller, which must be the newest.
-  absl::StatusOr<int64_t> Sweep(uint64_t incarnation);
+  // Removes files that nothing can need: of aborted attempts, of attempts of older incarnations that no record speaks of, of dropped steps
+  // once their readers are gone; never a pack that a step's list names, never a name that Lamina did not make. The first call of an
+  // incarnation also removes old records, leases and leftovers. Returns the number of objects removed. Aborted when `incarnation` is not
+  // the newest; DataLoss while a damaged record was passed over, or when a step's list of packs cannot be read.
+  absl::StatusOr<int64_t> Sweep(uint64_t incarnation, const SweepOptions& options = {});
 
   // Renews the lease of a live trainer; called every 10 s.
   absl::Status RenewLease(uint64_t incarnation);
+
+ private:
+  // The newest sound record, and the number of the newest of all, which is higher when damaged ones were passed over.
+  struct Top {
+    uint64_t number = 0;
+    format::LogRecord record;
+  };
+  struct Settlement {
+    Verdict verdict = Verdict::kUnsettled;
+    uint64_t commit = 0;
+  };
+  // Makes the record to publish at `number` on top of `newest`; nullopt when there is nothing to publish any more.
+  using Build = std::function<absl::StatusOr<std::optional<format::LogRecord>>(const format::LogRecord& newest, uint64_t number)>;
+
+  absl::StatusOr<format::Digest> StoreId();
+  absl::StatusOr<uint64_t> NewestNumber();
+  absl::StatusOr<format::LogRecord> ReadRecord(uint64_t number);
+  static Top NothingYet(const format::Digest& store_id);
+  absl::StatusOr<Top> FindTop(bool damage_ok);
+  absl::StatusOr<Top> PassOver(uint64_t damaged);
+  absl::StatusOr<std::optional<format::LogRecord>> Publish(bool damage_ok, const Build& build);
+  absl::StatusOr<bool> Put(const format::LogRecord& record);
+  absl::StatusOr<bool> Counts(const format::LogRecord& record);
+  format::LogRecord NextRecord(const format::LogRecord& newest, uint64_t number, format::RecordKind kind) const;
+  format::LogRecord OpenRecord(const format::LogRecord& newest, uint64_t number, const ClaimOptions& options);
+  absl::StatusOr<format::LogRecord> CommitRecord(const format::LogRecord& newest, uint64_t number, const CommitRequest& request);
+  absl::StatusOr<Settlement> SettlementIn(const format::LogRecord& newest, const format::AttemptId& attempt);
+
+  env::Env& env_;
+  Tier& tier_;
+  Sweeper sweeper_;
+  std::optional<format::StoreHeader> store_;
+  uint64_t newest_known_ = 0;  // a list that ends below it is stale
 };
 
-// The line: head and its ancestors, newest first.
+// The line: head and its ancestors, newest first, without dropped ones.
 std::vector<format::StepEntry> LineOf(const format::LogRecord& record);
 
 }  // namespace lamina::tier
