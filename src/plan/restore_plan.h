@@ -17,9 +17,9 @@ namespace lamina::plan {
 
 // Elements of a stored box that go to one box of a target.
 struct TargetPart {
-  int32_t entry = 0;       // of the targets
-  int32_t box = 0;         // of that entry
-  Box common;              // global indices; inside both boxes
+  int32_t entry = 0;  // of the targets
+  int32_t box = 0;    // of that entry
+  Box common;         // global indices; inside both boxes
 };
 
 // One stored box that this rank needs something of.
@@ -29,20 +29,23 @@ struct BoxRead {
   std::vector<TargetPart> parts;
 };
 
-// Ordered by (writer, table). Targets that are aliases of one another are filled once for each memory they name. InvalidArgument, with base::kMismatchDetail, naming
-// *all* targets that the catalog lacks (with the nearest name) or has with another dtype or global shape.
+// Ordered by (writer, table). Targets that are aliases of one another are filled once for each memory they name. InvalidArgument, with
+// base::kMismatchDetail, naming *all* targets that the catalog lacks (the first 20 with the nearest name) or has with another dtype or
+// global shape.
 absl::StatusOr<std::vector<BoxRead>> PlanRestore(const format::Catalog& catalog, std::span<const EntryDescription> targets);
 
-// Ordinals [first, last) of the chunks of a stored box (sorted by element_begin) that hold any element of any part. Chunks in between that hold none are skipped by
-// ChunkTouches.
+// Whether the chunk of the elements [element_begin, element_begin + element_count) of `stored` holds any element of `common`; others need
+// not be read.
 bool ChunkTouches(const Box& stored, int64_t element_begin, int64_t element_count, const Box& common);
 
-// Splits the elements [element_begin, element_begin + element_count) of `stored` that lie in `common` into runs; calls visit(chunk_element, target_element, count) with
-// row-major ordinals relative to the chunk's start and to `target_box`.
+// Splits the elements [element_begin, element_begin + element_count) of `stored` that lie in `common` into runs; calls visit(chunk_element,
+// target_element, count) with row-major ordinals relative to the chunk's start and to `target_box`, in their order, runs as long as they
+// can be.
 void ForEachRunOfChunk(const Box& stored, int64_t element_begin, int64_t element_count, const Box& common, const Box& target_box,
                        const std::function<void(int64_t chunk_element, int64_t target_element, int64_t count)>& visit);
 
-// The known name most like `name`, for messages; empty when none is near. O(names × length), bounded to the first 20,000 names.
+// The known name most like `name`, for messages; empty when none is near. At most half of `name` may have to be edited.
+// O(names × differing length²), bounded to the first 20,000 names.
 std::string NearestName(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace lamina::plan

@@ -21,21 +21,21 @@ struct BoxReference {
 
 // A box that several ranks hold. The owner writes it; all of them hash it, unless its replicas may differ.
 struct ReplicaBox {
-  BoxReference box;        // this rank's
-  int32_t group = 0;       // ordinal in SavePlan::replica_groups
+  BoxReference box;   // this rank's
+  int32_t group = 0;  // ordinal in SavePlan::replica_groups
   bool operator==(const ReplicaBox&) const = default;
 };
 
 struct RankPlan {
-  std::vector<BoxReference> writes;    // in the order of the pack; the n-th is chunk table n of this writer's index
-  std::vector<ReplicaBox> replicas;    // boxes to hash: those it writes and those it only holds
+  std::vector<BoxReference> writes;  // in the order of the pack; the n-th is chunk table n of this writer's index
+  std::vector<ReplicaBox> replicas;  // boxes to hash: those it writes and those it only holds
   int64_t written_bytes = 0;
 };
 
 struct ReplicaGroup {
-  std::string name;                    // of the entry
+  std::string name;  // of the entry
   Box box;
-  std::vector<int32_t> ranks;          // ascending; all hold the box
+  std::vector<int32_t> ranks;  // ascending; all hold the box
   int32_t owner = 0;
 };
 
@@ -47,11 +47,11 @@ struct SavePlan {
   format::Digest digest;                       // of the whole plan
 };
 
-// Every tensor's boxes must cover its shape exactly, equal boxes of several ranks being replicas. Replicas are owned so that bytes are even over the
-// ranks (replicas_may_differ: by the lowest rank). Boxes without elements are written by nobody. InvalidArgument names the entry and: ranks whose dtype, shape
-// or alias differ; a hole; two ranks whose boxes overlap without being equal. Near linear in the number of boxes.
-// `copied_all[r]` false: rank r has copied only what `previous` made it write, so it can own nothing else; a box that no such rank can write is
-// FailedPrecondition. Empty: all have copied all.
+// Every tensor's boxes must cover its shape exactly, equal boxes of several ranks being replicas. Replicas are owned so that bytes are even
+// over the ranks (replicas_may_differ, said by any of them: by the lowest rank). Boxes without elements are written by nobody.
+// InvalidArgument names the entry and: ranks whose dtype, shape or alias differ; a hole; two ranks whose boxes overlap without being equal.
+// Near linear in the number of boxes. `copied_all[r]` false: rank r has copied only what `previous` made it write, so it can own nothing
+// else; a box that no such rank can write is FailedPrecondition. Empty: all have copied all.
 absl::StatusOr<SavePlan> PlanSave(std::span<const RankDescription> descriptions, const std::vector<bool>& copied_all = {},
                                   const SavePlan* previous = nullptr, std::span<const RankDescription> previous_descriptions = {});
 
