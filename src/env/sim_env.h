@@ -13,14 +13,15 @@
 //           acknowledged = env.files().SyncDirectory("/ckpt").ok();
 //       });
 //       REQUIRE(world.Run().ok());       // Internal on a deadlock: who waits for what
-//       op_count = world.op_count();
+//       op_count = world.op_count();     // one more than `cut` until a run meets no cut
 //       world.Reboot();                  // from here on only what was durable, or happened to survive
 //       if (acknowledged) REQUIRE(world.Files().at("/ckpt/a") == "hello");
 //     }
 //   }
 //
 // The test's own thread may call any Env too, before, between and after runs: such calls are not operations, meet no fault, and block
-// only by letting the tasks run. A REQUIRE that fails in a task kills everything and fails the test.
+// only by letting the tasks run. A REQUIRE that fails in a task kills everything and fails the test. Where a task may die, keep calls
+// of Env out of CHECK and REQUIRE (`const bool ok = …; CHECK(ok);`): these catch the exception that unwinds it.
 #pragma once
 
 #include <cstdint>
