@@ -58,8 +58,9 @@ class Ranks:
         sizes = [torch.zeros_like(size) for _ in range(self.count)]
         dist.all_gather(sizes, size, group=self.group)
         lengths = [int(each.item()) for each in sizes]
-        padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
-        padded[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        # One byte more, since a message may be empty and a tensor made of bytes may not.
+        padded = torch.zeros(max(lengths) + 1, dtype=torch.uint8, device=device)
+        padded[: len(message) + 1] = torch.frombuffer(bytearray(message + b"\0"), dtype=torch.uint8)
         parts = [torch.zeros_like(padded) for _ in range(self.count)]
         dist.all_gather(parts, padded, group=self.group)
         return [part[:length].cpu().numpy().tobytes() for part, length in zip(parts, lengths)]

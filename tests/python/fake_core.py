@@ -67,7 +67,7 @@ def _slices(offset: Sequence[int], extent: Sequence[int]) -> tuple[slice, ...]:
 
 class StoreQueue:
     def __init__(self) -> None:
-        self.requests: queue.SimpleQueue[tuple[int, str, str, bytes]] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[tuple[int, str, str, bytes] | None] = queue.SimpleQueue()
         self.replies: queue.SimpleQueue[tuple[int, str, bytes | None]] = queue.SimpleQueue()
 
     def next(self, timeout_s: float) -> tuple[int, str, str, bytes] | None:
@@ -80,7 +80,7 @@ class StoreQueue:
         self.replies.put((number, status, value))
 
     def close(self) -> None:
-        pass
+        self.requests.put(None)
 
 
 class SaveTicket:

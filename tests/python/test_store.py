@@ -1,0 +1,131 @@
+"""lamina.store and lamina.cli: what is stored, without torch.distributed and even without PyTorch."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fake_core
+import numpy as np
+import pytest
+import torch
+
+import lamina
+from lamina import cli
+from lamina.errors import NotFoundError, UnsupportedError
+from lamina.store import EntryInfo, entry_bytes
+from lamina.tensors import DTYPES, dtype_named
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    fake_core.install(monkeypatch)
+    with lamina.Checkpointer(tmp_path) as ckpt:
+        for step in (1, 2):
+            shared = torch.arange(6.0).reshape(2, 3) * step
+            ckpt.save(step, {"w": shared, "tied": shared, "b": torch.ones(3, dtype=torch.bfloat16), "s": torch.tensor(step)})
+    return tmp_path
+
+
+def test_tensors_are_loaded_by_name(root: Path) -> None:
+    store = lamina.open(root)
+    assert (store.latest(), [step["step"] for step in store.steps()]) == (2, [2, 1])
+    assert [entry.name for entry in store.entries()] == ["b", "s", "tied", "w"]
+    assert store.entries()[3] == EntryInfo("w", "float32", (2, 3), "tied")
+    found = store.load()
+    assert torch.equal(found["w"], torch.arange(6.0).reshape(2, 3) * 2)
+    assert (found["b"].dtype, found["s"].item()) == (torch.bfloat16, 2)
+    assert store.load(1, names=["s"])["s"].item() == 1
+    with pytest.raises(NotFoundError, match="no entry 'tide'; did you mean 'tied'"):
+        store.load(names=["tide"])
+    assert store.stat() == {"step": 2, "entry_count": 3, "bytes": 38, "bytes_by_dtype": {"bfloat16": 6, "int64": 8, "float32": 24}}
+
+
+def test_without_pytorch_there_is_numpy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    store = lamina.open(root)
+    found = store.load(names=["w"])["w"]
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == [[0, 2, 4], [6, 8, 10]]
+    with pytest.raises(UnsupportedError, match=r"b is of dtype bfloat16.*install PyTorch"):
+        store.load()
+
+
+def test_package_does_not_import_pytorch() -> None:
+    program = (
+        "import sys, types; sys.modules['lamina._core'] = types.ModuleType('lamina._core'); import lamina, lamina.cli; lamina.open; "
+        "assert not [name for name in sys.modules if name.split('.')[0] == 'torch']"
+    )
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
+
+
+def test_sizes_of_all_dtypes() -> None:
+    for name in DTYPES:
+        assert entry_bytes(EntryInfo("x", name, (3,))) == 3 * torch.empty(0, dtype=dtype_named(name)).element_size()
+
+
+def test_empty_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_core.install(monkeypatch)
+    store = lamina.open(tmp_path)
+    assert store.latest() is None
+    with pytest.raises(NotFoundError, match="holds no step"):
+        store.load()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, Any]:
+    code = cli.main(arguments)
+    out = capsys.readouterr()
+    return code, out.out + out.err, json.loads(out.out) if "--json" in arguments else None
+
+
+def test_ls(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "ls", str(root))
+    assert code == 0
+    assert text.splitlines() == [
+        "step\tcommitted\tstate\tstored\tplace",
+        "2\t2001-09-09 01:46:40Z\t2.5 MB\t999 B\thead",
+        "1\t2001-09-09 01:46:40Z\t2.5 MB\t999 B\tline",
+    ]
+    code, _, found = run(capsys, "ls", str(root), "--json")
+    assert [step["step"] for step in found["steps"]] == [2, 1]
+
+
+def test_show(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "show", f"{root}@1")
+    assert code == 0
+    assert "w\tfloat32\t2×3\t24 B\ttied" in text
+    assert "step 1: 3 tensors, 38 B" in text
+    _, _, found = run(capsys, "show", str(root), "--json")
+    assert found["entries"][0] == {"name": "b", "dtype": "bfloat16", "shape": [3], "alias_of": ""}
+
+
+def test_verify(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "verify", str(root))[:2] == (0, "2 steps checked: fine\n")
+    fake_core.RestoreSession.damaged = {1}
+    code, text, _ = run(capsys, "verify", str(root))
+    assert (code, text) == (1, "00000.pack: w: checksum wrong\n2 steps checked: 1 problems\n")
+    assert run(capsys, "verify", f"{root}@2")[0] == 0
+    code, _, found = run(capsys, "verify", f"{root}@1", "--json")
+    assert (code, found["ok"], found["problems"][0]["entry"]) == (1, False, "w")
+
+
+@pytest.mark.parametrize("arguments", [[], ["ls"], ["nothing", "x"], ["show", "x", "--what"]])
+def test_wrong_use_is_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run(capsys, *arguments)[0] == 2
+
+
+def test_no_step_is_wrong_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_core.install(monkeypatch)
+    code, text, _ = run(capsys, "show", str(tmp_path))
+    assert code == 2
+    assert "holds no step" in text
+
+
+def test_help_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "--help")
+    assert code == 0
+    assert "verify" in text
