@@ -66,8 +66,8 @@ def _optimizer(match: Match, body: Json, template: Any, path: Path) -> Any:
         match.problems.missing.append(text)
         match.problems.notes.append(f"{text}: a {type(real).__qualname__} in the template, the state of a {body['type']} in the checkpoint")
         return template
-    records = [record for _, record in _saved_places(match, "optimizers", path)]
-    merged = {match.rename(name): settings for name, settings in optimizer.merge(records).items()}
+    records = list(_saved_places(match, "optimizers", path))
+    merged = {match.rename(name): settings for name, settings in optimizer.merge(records, match.targets.saved).items()}
     found: dict[torch.Tensor, optimizer.Settings] = {}
     for parameter, name in optimizer.names_of(real, path, match.names).items():
         at = (*path, "state", *optimizer.components(name))
@@ -77,7 +77,7 @@ def _optimizer(match: Match, body: Json, template: Any, path: Path) -> Any:
         found[parameter] = merged[name]
         slots = _slots(match, real.state.get(parameter, {}), merged[name], parameter, at)
         match.later(Last.OPTIMIZER, functools.partial(optimizer.put_slots, real, parameter, slots))
-    rest = {key: inline.decode(node) for key, node in values.items_of(records[0]["rest"])} if records else {}
+    rest = {key: inline.decode(node) for key, node in values.items_of(records[0][1]["rest"])} if records else {}
     match.later(Last.OPTIMIZER, functools.partial(optimizer.put_settings, real, found))
     match.later(Last.OPTIMIZER, functools.partial(real.state.update, rest))
     return template

@@ -43,13 +43,13 @@ def to_text(path: Sequence[Component]) -> str:
     >>> to_text(("model", "layers", "0", "a.b", 3, True, ("x", 1.5)))
     'model.layers.0."a.b"[3][true][("x",1.5)]'
     """
-    text = ""
+    parts: list[str] = []
     for component in path:
         if isinstance(component, str):
-            text += ("." if text else "") + (component if _BARE.fullmatch(component) else _quote(component))
+            parts += (".", component if _BARE.fullmatch(component) else _quote(component))
         else:
-            text += f"[{_literal(component)}]"
-    return text
+            parts += ("", f"[{_literal(component)}]")
+    return "".join(parts[1:])
 
 
 def module_path(key: str) -> Path:

@@ -56,23 +56,30 @@ def names_of(optimizer: torch.optim.Optimizer, path: Path, names: Mapping[int, s
 
 
 def encode(optimizer: torch.optim.Optimizer, path: Path, names: Mapping[int, str], add: Add) -> Json:
-    """The node of the optimizer's settings and of the slots that are no tensors; tensors go to `add`."""
+    """The node of the optimizer's settings and of the slots that are no tensors. Tensors go to `add`; their names tell where they belong.
+
+    Of a sharded parameter only the first rank of its mesh writes the settings down, since all have the same.
+    """
     named = names_of(optimizer, path, names)
     groups = [
-        {"options": _encode_options(group, path), "params": [named[parameter] for parameter in group["params"]]}
+        {"options": _encode_options(group, path), "params": [named[each] for each in group["params"] if _is_told_here(each)]}
         for group in optimizer.param_groups
     ]
-    slots = [
-        [named[key], _encode_slots(part, (*path, "state", *components(named[key])), add)]
-        for key, part in optimizer.state.items()
-        if key in named
-    ]
+    slots: list[Json] = []
+    for parameter, name in named.items():
+        other = _encode_slots(optimizer.state.get(parameter, {}), (*path, "state", *components(name)), add)
+        if other and _is_told_here(parameter):
+            slots.append([name, other])
     rest = [
         [values.encode(key), inline.encode(part, (*path, "state"))]
         for key, part in optimizer.state.items()
         if not isinstance(key, torch.Tensor)
     ]
     return {"groups": groups, "slots": slots, "rest": rest}
+
+
+def _is_told_here(parameter: Any) -> bool:
+    return not tensors.is_dtensor(parameter) or not any(parameter.device_mesh.get_coordinate() or (1,))
 
 
 def components(name: str) -> Path:
@@ -88,10 +95,18 @@ def _encode_options(group: Mapping[str, Any], path: Path) -> Json:
 
 
 def _encode_slots(slots: Mapping[Any, Any], path: Path, add: Add) -> Json:
+    """Hands over the slots that are tensors, and returns pairs of key and node of the others."""
+
     def leaf(value: object, at: Path) -> Json | None:
         return add(at, value) if isinstance(value, torch.Tensor) else None
 
-    return [[values.encode(slot), values.encode(value, (*path, slot), leaf)] for slot, value in slots.items()]
+    others = []
+    for slot, value in slots.items():
+        if isinstance(value, torch.Tensor):
+            add((*path, slot), value)
+        else:
+            others.append([values.encode(slot), values.encode(value, (*path, slot), leaf)])
+    return others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,15 +124,35 @@ class Settings:
     slots: list[tuple[Any, Json]]
 
 
-def merge(places: Iterable[Json]) -> dict[str, Settings]:
-    """The settings by parameter name that all ranks saved; of several ranks with one parameter, the first counts."""
+def merge(saved: Iterable[tuple[str, Json]], entries: Iterable[str]) -> dict[str, Settings]:
+    """The settings by parameter name that all ranks saved; of several ranks with one parameter, the first counts.
+
+    Args:
+        saved: of each rank, the optimizer's path and node.
+        entries: the names of all entries of the checkpoint.
+    """
     merged: dict[str, Settings] = {}
-    for place in places:
-        slots = {name: values.items_of(pairs) for name, pairs in place["slots"]}
-        for ordinal, group in enumerate(place["groups"]):
+    of_path: dict[str, dict[Path, dict[Any, Json]]] = {}
+    for text, node in saved:
+        if text not in of_path:
+            of_path[text] = _tensor_slots((*from_text(text), "state"), entries)
+        others = {name: values.items_of(pairs) for name, pairs in node["slots"]}
+        for ordinal, group in enumerate(node["groups"]):
             for name in group["params"]:
-                merged.setdefault(name, Settings(ordinal, group["options"], slots.get(name, [])))
+                slots = [*of_path[text].get(components(name), {}).items(), *others.get(name, [])]
+                merged.setdefault(name, Settings(ordinal, group["options"], slots))
     return merged
+
+
+def _tensor_slots(above: Path, entries: Iterable[str]) -> dict[Path, dict[Any, Json]]:
+    """By parameter, the nodes of its slots that are tensors: those whose names are `above`, the parameter's, and the slot's."""
+    found: dict[Path, dict[Any, Json]] = {}
+    for name in entries:
+        if name.startswith(to_text(above)):
+            path = from_text(name)
+            if path[: len(above)] == above:
+                found.setdefault(path[len(above) : -1], {})[path[-1]] = {"$tensor": name}
+    return found
 
 
 def make_slot(parameter: torch.Tensor, slot: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Generator, Mapping
 from typing import Any
 
 from lamina import _core
-from lamina.errors import Error, save_failed
+from lamina.errors import Error, StateError, save_failed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +67,7 @@ class SaveHandle:
         self.hold_s = hold_s
         self.seen = False  # whether the caller knows how it ended
         self._ticket = ticket
+        self._pid = os.getpid()
 
     def wait(self, timeout_s: float | None = None) -> SaveReport:
         """Waits until the save has ended.
@@ -77,6 +79,7 @@ class SaveHandle:
             SaveFailedError: it failed; also of the class of its first cause, such as ResourceExhaustedError.
             DeadlineError: it was still going on after `timeout_s`; the save is not affected.
         """
+        self._check_process()
         try:
             fields = self._ticket.wait(timeout_s)
         except Error as error:
@@ -89,10 +92,12 @@ class SaveHandle:
 
     def done(self) -> bool:
         """Whether the save has ended, well or not."""
+        self._check_process()
         return self._ticket.done()
 
     def exception(self) -> BaseException | None:
         """What `wait` raises; None when the save went well. Waits for the end."""
+        self._check_process()
         try:
             self.wait()
         except Error as error:
@@ -108,6 +113,10 @@ class SaveHandle:
             self.seen = seen
             return error
         return None
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StateError("the save belongs to the parent of this forked process")
 
     def __await__(self) -> Generator[Any, None, SaveReport]:
         return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -96,9 +96,9 @@ def check(tensor: torch.Tensor, name: str) -> None:
 
 def _refusal(tensor: torch.Tensor) -> str | None:
     kind = type(tensor)
-    if isinstance(tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
-        return "its shape is not known before the first forward pass: run one, or give the lazy module its sizes"
     if kind not in (torch.Tensor, torch.nn.Parameter) and not is_dtensor(tensor) and _wait(tensor) is tensor:
+        if isinstance(tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
+            return "its shape is not known before the first forward pass: run one, or give the lazy module its sizes"
         return f"tensors of class {kind.__module__}.{kind.__qualname__} are not supported: hand over the plain tensors they are made of"
     if tensor.is_nested:
         return "nested tensors are not supported: hand over values and offsets"
@@ -174,8 +174,10 @@ def _boxes_of(tensor: Any, local: torch.Tensor) -> list[Box]:
     return [(tuple(offset), tuple(extent)) for offset, extent in boxes]
 
 
-def _parts(local: torch.Tensor, boxes: Sequence[Box]) -> Iterable[torch.Tensor]:
+def _parts(local: torch.Tensor, boxes: Sequence[Box]) -> list[torch.Tensor]:
     """The slice of `local` that holds each box. The boxes form a grid whose intervals follow one another in the local tensor."""
+    if len(boxes) == 1 and boxes[0][1] == tuple(local.shape):
+        return [local]
     starts: list[dict[tuple[int, int], int]] = []
     for dim, size in enumerate(local.shape):
         start, at = {}, 0
@@ -185,11 +187,13 @@ def _parts(local: torch.Tensor, boxes: Sequence[Box]) -> Iterable[torch.Tensor]:
         if at != size and boxes:
             raise InternalError(f"the boxes {boxes} do not make up a local tensor of shape {tuple(local.shape)}")
         starts.append(start)
-    for offset, extent in boxes:
-        part = local
-        for dim, start in enumerate(starts):
-            part = part.narrow(dim, start[offset[dim], extent[dim]], extent[dim])
-        yield part
+    return [_part(local, starts, box) for box in boxes]
+
+
+def _part(local: torch.Tensor, starts: Sequence[dict[tuple[int, int], int]], box: Box) -> torch.Tensor:
+    for dim, (start, offset, extent) in enumerate(zip(starts, *box)):
+        local = local.narrow(dim, start[offset, extent], extent)
+    return local
 
 
 def identity(tensor: torch.Tensor) -> tuple[object, ...] | None:

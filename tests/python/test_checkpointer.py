@@ -209,19 +209,21 @@ def test_forgotten_checkpointer_is_closed(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_a_forked_child_does_nothing(tmp_path: Path) -> None:
     with lamina.Checkpointer(tmp_path) as ckpt:
+        handle = ckpt.save(0, STATE)
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             text = ""
-            try:
-                ckpt.save(1, STATE)
-            except StateError as error:
-                text = str(error)
+            for call in (lambda: ckpt.save(1, STATE), handle.wait, handle.done, handle.exception):
+                try:
+                    call()
+                except StateError as error:
+                    text += str(error)
             ckpt.close()
             os.write(write, text.encode())
             os._exit(0)
         os.waitpid(child, 0)
-        assert b"forked" in os.read(read, 1000)
+        assert os.read(read, 1000).count(b"forked") == 4
         os.close(read)
         os.close(write)
         assert ckpt.save(1, STATE).wait().outcome == "committed"
