@@ -26,8 +26,7 @@ def restore(
         Error: what went wrong on any rank, on all of them, naming the rank.
     """
     while True:
-        blobs = session.blobs()
-        match, problems = _matched(session, ranks, state, blobs, strict, cast, rename)
+        match, metadata, problems = _matched(session, ranks, state, strict, cast, rename)
         if session.fill(match.targets.args):
             break
     failure: Exception | None = None
@@ -36,31 +35,24 @@ def restore(
     except Exception as error:
         failure = error
     _raise_first(ranks, [message["error"] for message in _exchange(ranks, failure)], failure, None)
-    metadata = next((text for name, _, text in blobs if name == "metadata"), None)
     return RestoreInfo(
         step=session.step,
         next_step=session.step + 1,
         missing=tuple(problems.missing),
         unexpected=(*problems.unexpected, *match.dropped),
         source_topology=dict(session.topology),
-        metadata=None if metadata is None else inline.decode(values.loads(metadata)),
+        metadata=metadata,
         line=tuple(session.line),
     )
 
 
 def _matched(
-    session: _core.RestoreSession,
-    ranks: Ranks,
-    state: MutableMapping[Any, Any],
-    blobs: list[tuple[str, int, bytes]],
-    strict: bool,
-    cast: bool,
-    rename: Rename,
-) -> tuple[Match, Problems]:
-    """The match of this rank and the problems of all; raises on all ranks when it cannot go on."""
-    match, failure = None, None
+    session: _core.RestoreSession, ranks: Ranks, state: MutableMapping[Any, Any], strict: bool, cast: bool, rename: Rename
+) -> tuple[Match, Any, Problems]:
+    """The match of this rank, the step's metadata, and the problems of all ranks; raises on all of them when it cannot go on."""
+    match, metadata, failure = None, None, None
     try:
-        match = _match(session, ranks, state, blobs, cast, rename)
+        match, metadata = _match(session, ranks, state, cast, rename)
     except Exception as error:
         failure = error
     messages = _exchange(ranks, failure, match.problems if match else None)
@@ -69,23 +61,18 @@ def _matched(
     if problems.is_fatal(strict):
         _fail(session, "MismatchError", problems.message(session.step, strict), None)
     assert match is not None
-    return match, problems
+    return match, metadata, problems
 
 
-def _match(
-    session: _core.RestoreSession,
-    ranks: Ranks,
-    state: MutableMapping[Any, Any],
-    blobs: list[tuple[str, int, bytes]],
-    cast: bool,
-    rename: Rename,
-) -> Match:
-    tree = next((text for name, _, text in blobs if name == "tree"), None)
-    if tree is None:
+def _match(session: _core.RestoreSession, ranks: Ranks, state: MutableMapping[Any, Any], cast: bool, rename: Rename) -> tuple[Match, Any]:
+    blobs = session.blobs()
+    texts = {name: text for name, _, text in blobs if name != "place"}
+    if "tree" not in texts:
         raise errors.CorruptionError(f"step {session.step} has no tree of values")
     places = {rank: values.loads(text) for name, rank, text in blobs if name == "place"}
     entries = [Saved(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in session.tensors()]
-    return Match(state, entries, values.loads(tree), places, ranks.rank, ranks.count, cast, rename)
+    metadata = inline.decode(values.loads(texts["metadata"])) if "metadata" in texts else None
+    return Match(state, entries, values.loads(texts["tree"]), places, ranks.rank, ranks.count, cast, rename), metadata
 
 
 def _exchange(ranks: Ranks, failure: Exception | None, problems: Problems | None = None) -> list[Any]:
