@@ -15,7 +15,7 @@ from lamina import _core
 from lamina.events import Dispatcher, logger
 from lamina.ranks import Ranks
 from lamina.save_handle import SaveHandle
-from lamina.store_coordinator import StoreCoordinator
+from lamina.store_coordinator import StoreCoordinator, store_of
 
 _EXIT_CODE: Final = 75  # EX_TEMPFAIL of sysexits.h
 
@@ -32,7 +32,7 @@ class Runtime:
         self._pid = os.getpid()
         self._exit_grace_s = exit_grace_s
         self.unseen: list[SaveHandle] = []
-        self._coordinator = StoreCoordinator(ranks.group.get_group_store()) if ranks.count > 1 else None
+        self._coordinator = StoreCoordinator(store_of(ranks.group)) if ranks.count > 1 else None
         try:
             self.engine = _core.Engine(options, self._coordinator.queue if self._coordinator else None)
         except BaseException:

@@ -19,6 +19,11 @@ _POLL_S: Final = 1.0  # a request, and the closing, end the wait at once
 _CALL_S: Final = 10.0  # what one call of the store may take
 
 
+def store_of(group: Any) -> Any:
+    """The store that the ranks of a process group met through."""
+    return group.get_group_store() if hasattr(group, "get_group_store") else dist.distributed_c10d._get_process_group_store(group)
+
+
 def own_client(store: Any) -> Any:
     """A second client of the same store, which shares no connection with the first."""
     client = store.clone() if hasattr(store, "clone") else _connected_anew(store)
