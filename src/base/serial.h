@@ -1,5 +1,5 @@
-// A compact binary encoding for messages between ranks: little-endian numbers and length-prefixed texts. The reader trusts nothing: once a read
-// has failed every later one fails too, so that one ok() at the end decides.
+// A compact binary encoding for messages between ranks: little-endian numbers and length-prefixed texts. The reader trusts nothing: once a
+// read has failed every later one fails too, so that one ok() at the end decides.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,7 @@ namespace lamina::base {
 class Writer {
  public:
   template <typename T>
-    requires(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>)
-  void Put(const T& value) {
+  requires(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>) void Put(const T& value) {
     static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>, "padding would be sent");
     out_.append(reinterpret_cast<const char*>(&value), sizeof(T));
   }
@@ -37,8 +36,7 @@ class Reader {
   explicit Reader(std::string_view text) : bytes_(AsBytes(text)) {}
 
   template <typename T>
-    requires(std::is_trivially_copyable_v<T>)
-  T Get() {
+  requires(std::is_trivially_copyable_v<T>) T Get() {
     T value{};
     if (!ok_ || bytes_.size() < sizeof(T)) {
       ok_ = false;

@@ -228,8 +228,7 @@ absl::StatusOr<std::vector<std::string>> Agreement::Exchange(const std::string& 
 }
 
 absl::StatusOr<std::string> Agreement::Assemble(const std::string& key, const std::string& what, double begin_timeout_s,
-                                                const absl::Status& mine,
-                                                const std::function<absl::StatusOr<std::string>()>& leader_work) {
+                                                const absl::Status& mine, const std::function<absl::StatusOr<std::string>()>& leader_work) {
   // A rank that has not come does not beat: only the timeout tells.
   const Patience begin{what, DeadlineAfter(env_, begin_timeout_s), false, {}};
   const auto lead = [&]() -> absl::StatusOr<std::string> {

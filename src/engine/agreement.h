@@ -25,10 +25,10 @@ absl::Status FromRank(const absl::Status& status, int32_t rank, std::string_view
 
 // How long and under which conditions to wait.
 struct Patience {
-  std::string what;                     // "the vote of step 100": for messages
+  std::string what;                       // "the vote of step 100": for messages
   int64_t deadline_ns = env::kForeverNs;  // DeadlineExceeded naming the ranks that are missing
-  bool watch_beats = true;              // Unavailable naming a rank that is missing and has not beaten for beat_timeout_s
-  std::function<absl::Status()> tick;   // called at each poll; a status that is not OK ends the wait
+  bool watch_beats = true;                // Unavailable naming a rank that is missing and has not beaten for beat_timeout_s
+  std::function<absl::Status()> tick;     // called at each poll; a status that is not OK ends the wait
 };
 
 // Thread-safe but for the beats that a wait watches, which are its own.
@@ -40,17 +40,17 @@ class Agreement {
   int32_t rank_count() const { return rank_count_; }
   bool IsLeader() const { return rank_ == 0; }
 
-  absl::Status Say(const std::string& key, std::string_view value);                // value of any size: split into parts
+  absl::Status Say(const std::string& key, std::string_view value);  // value of any size: split into parts
   absl::StatusOr<std::optional<std::string>> Look(const std::string& key);
-  void Forget(const std::string& key);                                             // best effort: keys are small and the job's end ends them
+  void Forget(const std::string& key);  // best effort: keys are small and the job's end ends them
   // Waits for what `from` says under `key`.
   absl::StatusOr<std::string> Hear(const std::string& key, int32_t from, const Patience& patience);
   // Waits for `key`/<rank> of every rank, in the order of ranks.
   absl::StatusOr<std::vector<std::string>> HearAll(const std::string& key, const Patience& patience);
   // All ranks call it; each gets what every rank said. The leader gathers and passes on, so that a rank asks once.
   absl::StatusOr<std::vector<std::string>> Exchange(const std::string& key, std::string_view mine, const Patience& patience);
-  // All ranks come together: each says how it is (`mine`), the leader works and its answer is everybody's. DeadlineExceeded naming the ranks that have not come
-  // after `begin_timeout_s`; the first rank's status that is not OK; the leader's own.
+  // All ranks come together: each says how it is (`mine`), the leader works and its answer is everybody's. DeadlineExceeded naming the
+  // ranks that have not come after `begin_timeout_s`; the first rank's status that is not OK; the leader's own.
   absl::StatusOr<std::string> Assemble(const std::string& key, const std::string& what, double begin_timeout_s, const absl::Status& mine,
                                        const std::function<absl::StatusOr<std::string>()>& leader_work);
   void Beat(std::string_view phase);

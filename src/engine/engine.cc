@@ -13,10 +13,10 @@
 namespace lamina::engine {
 namespace {
 
-constexpr double kSaveDeadlineS = 600;        // by default, or this factor times the last save, whichever is larger
+constexpr double kSaveDeadlineS = 600;  // by default, or this factor times the last save, whichever is larger
 constexpr double kSaveDeadlineFactor = 10;
 constexpr int64_t kLeaseNs = 10 * base::kSecondNs;
-constexpr size_t kKeptPlans = 4;              // more than saves in flight look back at
+constexpr size_t kKeptPlans = 4;  // more than saves in flight look back at
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -56,7 +56,11 @@ EngineImpl::Active::~Active() {
 }
 
 EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
-    : options_(options), runtime_(runtime), agreement_(runtime.env, runtime.coordinator, options_), mutex_(runtime.env), changed_(runtime.env) {
+    : options_(options),
+      runtime_(runtime),
+      agreement_(runtime.env, runtime.coordinator, options_),
+      mutex_(runtime.env),
+      changed_(runtime.env) {
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
 }
@@ -111,7 +115,8 @@ void EngineImpl::WaitForInFlight(int64_t saves_max) {
   while (static_cast<int64_t>(pending_.size()) > saves_max) changed_.Wait(mutex_);
 }
 
-// Saves in flight may end with other plans on a slow rank than on a fast one, so a save looks only at what had ended everywhere when it was called.
+// Saves in flight may end with other plans on a slow rank than on a fast one, so a save looks only at what had ended everywhere when it was
+// called.
 std::shared_ptr<const PlanSet> EngineImpl::PlansFor(int64_t number) {
   env::MutexLock lock(mutex_);
   const int64_t settled = number - options_.saves_in_flight_max;
@@ -150,7 +155,8 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
   pending->report.step = request.step;
   pending->report.hold_s = pending->report.stage_s = Seconds(staged_ns - begun_ns);
   env::MutexLock lock(mutex_);
-  const double save_s = options_.save_timeout_s > 0 ? options_.save_timeout_s : std::max(kSaveDeadlineS, kSaveDeadlineFactor * last_save_s_);
+  const double save_s =
+      options_.save_timeout_s > 0 ? options_.save_timeout_s : std::max(kSaveDeadlineS, kSaveDeadlineFactor * last_save_s_);
   const int64_t save_ns = SecondsToNs(save_s);
   pending->deadline_ns = save_ns > env::kForeverNs - begun_ns ? env::kForeverNs : begun_ns + save_ns;
   pending_.push_back(pending);
@@ -175,9 +181,10 @@ absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
   LAMINA_ASSIGN_OR_RETURN(claimed.store, log.CreateOrReadStore());
   const auto check = [&](const format::LogRecord& record) -> absl::Status {
     if (!for_first_save || record.head == 0) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "'", runtime_.tier.Describe(), "' holds steps already, newest ", tier::LineOf(record).front().attempt.step,
-        ", and nothing was restored: call restore(state) first to go on from there, restore(state, step=...) to go back, or use another root"));
+    return absl::FailedPreconditionError(absl::StrCat("'", runtime_.tier.Describe(), "' holds steps already, newest ",
+                                                      tier::LineOf(record).front().attempt.step,
+                                                      ", and nothing was restored: call restore(state) first to go on from there, "
+                                                      "restore(state, step=...) to go back, or use another root"));
   };
   // Before the claim, so that a mistake fences nobody, and after it, since only then nobody else commits.
   LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log.Newest(/*damage_ok=*/true));
@@ -237,7 +244,8 @@ absl::StatusOr<std::shared_ptr<const PlanSet>> EngineImpl::PlanTogether(const Sa
 
 absl::StatusOr<device::PinnedWindow*> EngineImpl::WindowFor(int64_t bytes) {
   if (window_ == nullptr || (options_.memory_bytes == 0 && window_->bytes() < bytes)) {
-    // The state has grown since the window was made, as it does once an optimizer has its moments: a new one, when nothing lies in the old one.
+    // The state has grown since the window was made, as it does once an optimizer has its moments: a new one, when nothing lies in the old
+    // one.
     WaitForInFlight(0);
     LAMINA_ASSIGN_OR_RETURN(const int64_t window_bytes, WindowBytes(runtime_.env, options_, bytes));
     window_.reset();
@@ -255,7 +263,8 @@ absl::Status EngineImpl::HashReplicas(SaveJob& job, std::span<const TensorView> 
   }
   for (const plan::ReplicaBox& replica : mine.replicas) {
     format::Digest& digest = job.replica_digests.emplace_back();
-    if (job.plans->plan.replica_groups[static_cast<size_t>(replica.group)].owner == options_.rank) continue;  // its pack has the fingerprints
+    if (job.plans->plan.replica_groups[static_cast<size_t>(replica.group)].owner == options_.rank)
+      continue;  // its pack has the fingerprints
     const TensorView& tensor = tensors[static_cast<size_t>(replica.box.entry)];
     LAMINA_ASSIGN_OR_RETURN(digest, snapshot::HashInPlace(tensor.boxes[static_cast<size_t>(replica.box.box)], tensor.dtype, seed));
   }
@@ -358,8 +367,10 @@ void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
     fenced_ = fenced_ || fenced;
   }
   const std::string cause = skipped ? result.ended.reason : std::string(result.ended.cause.message());
-  Post(committed ? EventKind::kCommitted : skipped ? EventKind::kSaveSkipped : EventKind::kSaveFailed, pending.job,
-       result.ended.total.written_bytes, duration_ns, committed ? "" : cause);
+  Post(committed ? EventKind::kCommitted
+       : skipped ? EventKind::kSaveSkipped
+                 : EventKind::kSaveFailed,
+       pending.job, result.ended.total.written_bytes, duration_ns, committed ? "" : cause);
   if (fenced) Post(EventKind::kFenced, pending.job, 0, 0, cause);
   if (committed || skipped) {
     pending.ticket->End(report);
@@ -377,7 +388,8 @@ void EngineImpl::GiveUpIfLate() {
     late = pending_.front();
     late->given_up = true;  // from here on it never votes, so nothing of it can be committed
   }
-  late->ticket->End(absl::DeadlineExceededError(absl::StrCat("the save of step ", late->job.step, " did not end by its deadline on rank ", options_.rank)));
+  late->ticket->End(absl::DeadlineExceededError(
+      absl::StrCat("the save of step ", late->job.step, " did not end by its deadline on rank ", options_.rank)));
 }
 
 void EngineImpl::BeatLoop() {

@@ -1,5 +1,5 @@
-// The engine of one rank: what its caller's thread, its save thread and its beat thread share. Lock order: mutex_ alone; nothing is called with it
-// held but Env's waits.
+// The engine of one rank: what its caller's thread, its save thread and its beat thread share. Lock order: mutex_ alone; nothing is called
+// with it held but Env's waits.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ class EngineImpl final : public Engine {
     std::shared_ptr<SaveTicket> ticket;
     SaveReport report;
     int64_t deadline_ns = 0;
-    bool voted = false;      // may_vote was asked and granted
-    bool given_up = false;   // the deadline passed before the vote
+    bool voted = false;     // may_vote was asked and granted
+    bool given_up = false;  // the deadline passed before the vote
   };
 
   // Keeps the beats going while it lives.
@@ -97,8 +97,8 @@ class EngineImpl final : public Engine {
   std::deque<std::shared_ptr<PendingSave>> pending_ ABSL_GUARDED_BY(mutex_);  // the first one runs
   std::optional<Claimed> claimed_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::shared_ptr<const PlanSet>> plans_after_ ABSL_GUARDED_BY(mutex_);  // of saves that have ended, by number
-  std::shared_ptr<const PlanSet> first_plans_ ABSL_GUARDED_BY(mutex_);  // agreed on in the last prologue
-  int64_t first_plans_number_ ABSL_GUARDED_BY(mutex_) = 0;              // the save of that prologue
+  std::shared_ptr<const PlanSet> first_plans_ ABSL_GUARDED_BY(mutex_);                     // agreed on in the last prologue
+  int64_t first_plans_number_ ABSL_GUARDED_BY(mutex_) = 0;                                 // the save of that prologue
   double last_save_s_ ABSL_GUARDED_BY(mutex_) = 0;
 
   // Of the caller's thread alone.
@@ -110,7 +110,7 @@ class EngineImpl final : public Engine {
 
   std::unique_ptr<env::Task> save_task_;
   std::unique_ptr<env::Task> beat_task_;
-  std::unique_ptr<env::Task> lease_task_;   // of the leader, once it has claimed
+  std::unique_ptr<env::Task> lease_task_;  // of the leader, once it has claimed
 };
 
 }  // namespace lamina::engine

@@ -53,7 +53,8 @@ absl::Status Filler::Plan() {
   for (const TensorView& target : targets_) {
     for (const BoxView& box : target.boxes) {
       if (!IsWritable(box)) {
-        return absl::InvalidArgumentError(absl::StrCat("'", target.name, "' is an expanded tensor: several of its elements share memory, so it cannot be filled"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("'", target.name, "' is an expanded tensor: several of its elements share memory, so it cannot be filled"));
       }
     }
   }
@@ -100,8 +101,9 @@ const format::StoredBox& Filler::StoredOf(const plan::BoxRead& read) const {
 absl::Status Filler::AddChunks(const plan::BoxRead& read) {
   const format::StoredBox& stored = StoredOf(read);
   const int64_t element_bytes = DTypeBytes(TensorOf(read).dtype);
-  LAMINA_ASSIGN_OR_RETURN(const std::vector<format::ChunkRecord> chunks,
-                          reader_.Table(stored.writer, stored.table, shard::ElementCount(stored.box.extent) * element_bytes, element_bytes));
+  LAMINA_ASSIGN_OR_RETURN(
+      const std::vector<format::ChunkRecord> chunks,
+      reader_.Table(stored.writer, stored.table, shard::ElementCount(stored.box.extent) * element_bytes, element_bytes));
   for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
     const format::ChunkRecord& chunk = chunks[ordinal];
     const bool wanted = std::any_of(read.parts.begin(), read.parts.end(), [&](const plan::TargetPart& part) {
@@ -121,11 +123,12 @@ void Filler::Copy(const ChunkTask& task, std::span<const std::byte> raw) {
   const int64_t element_bytes = DTypeBytes(TensorOf(*task.read).dtype);
   for (const plan::TargetPart& part : task.read->parts) {
     const BoxView& target = targets_[static_cast<size_t>(part.entry)].boxes[static_cast<size_t>(part.box)];
-    plan::ForEachRunOfChunk(stored.box, static_cast<int64_t>(task.record.element_begin), static_cast<int64_t>(raw.size()) / element_bytes,
-                            part.common, target.box, [&](int64_t chunk_element, int64_t target_element, int64_t count) {
-                              Scatter(target, element_bytes, target_element,
-                                      raw.subspan(static_cast<size_t>(chunk_element * element_bytes), static_cast<size_t>(count * element_bytes)));
-                            });
+    plan::ForEachRunOfChunk(
+        stored.box, static_cast<int64_t>(task.record.element_begin), static_cast<int64_t>(raw.size()) / element_bytes, part.common,
+        target.box, [&](int64_t chunk_element, int64_t target_element, int64_t count) {
+          Scatter(target, element_bytes, target_element,
+                  raw.subspan(static_cast<size_t>(chunk_element * element_bytes), static_cast<size_t>(count * element_bytes)));
+        });
   }
 }
 

@@ -45,8 +45,8 @@ absl::StatusOr<int64_t> WindowBytes(env::Env& env, const Options& options, int64
   if (!free_bytes.has_value()) return std::max(wanted, base::kMiB);
   const int64_t most = static_cast<int64_t>(static_cast<double>(*free_bytes) * kFreeShare);
   if (snapshot_bytes > most) {
-    return absl::ResourceExhaustedError(absl::StrCat("a copy of this rank's state takes ", snapshot_bytes, " bytes, more than 40 % of the ", *free_bytes,
-                                                     " bytes of free memory; to take them all the same set memory=", wanted));
+    return absl::ResourceExhaustedError(absl::StrCat("a copy of this rank's state takes ", snapshot_bytes, " bytes, more than 40 % of the ",
+                                                     *free_bytes, " bytes of free memory; to take them all the same set memory=", wanted));
   }
   return std::clamp(wanted, base::kMiB, std::max(most, base::kMiB));
 }

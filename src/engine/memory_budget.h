@@ -9,8 +9,8 @@
 
 namespace lamina::engine {
 
-// Bytes of the window for a first snapshot of `snapshot_bytes`: the option, else 1.1 times the snapshot. ResourceExhausted with the figure to set when
-// that is more than 40 % of the memory that is free.
+// Bytes of the window for a first snapshot of `snapshot_bytes`: the option, else 1.1 times the snapshot. ResourceExhausted with the figure
+// to set when that is more than 40 % of the memory that is free.
 absl::StatusOr<int64_t> WindowBytes(env::Env& env, const Options& options, int64_t snapshot_bytes);
 
 // Bytes that a restore may stage: the option, else 40 % of the memory that is free.

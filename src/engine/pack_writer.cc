@@ -138,7 +138,8 @@ absl::StatusOr<WrittenPack> FillPack(PackStream& stream, const format::StoreHead
   for (std::string& table : body.tables) {
     LAMINA_RETURN_IF_ERROR(stream.PadTo(format::kSmallChunkAlignment));
     const auto bytes = base::AsBytes(table);
-    index.tables.push_back({format::Checksum128(bytes), 0, static_cast<uint64_t>(stream.offset()), table.size() / sizeof(format::ChunkRecord)});
+    index.tables.push_back(
+        {format::Checksum128(bytes), 0, static_cast<uint64_t>(stream.offset()), table.size() / sizeof(format::ChunkRecord)});
     LAMINA_RETURN_IF_ERROR(stream.AppendText(std::move(table)));
   }
   LAMINA_RETURN_IF_ERROR(stream.PadTo(format::kSmallChunkAlignment));

@@ -26,13 +26,13 @@ struct WrittenPack {
   format::Digest nonce;
   format::Digest index_digest;
   uint64_t pack_bytes = 0;
-  uint64_t chunk_bytes = 0;                                // of the chunks alone, gaps left out
+  uint64_t chunk_bytes = 0;  // of the chunks alone, gaps left out
   uint64_t chunk_count = 0;
-  std::vector<std::vector<format::Digest>> fingerprints;   // of each item's chunks
+  std::vector<std::vector<format::Digest>> fingerprints;  // of each item's chunks
 };
 
-// Blocks until the pack is durable. After a failure nothing of it is left, as far as the store obeys. `progress` is told the bytes handed to the store;
-// a status it returns ends the write.
+// Blocks until the pack is durable. After a failure nothing of it is left, as far as the store obeys. `progress` is told the bytes handed
+// to the store; a status it returns ends the write.
 absl::StatusOr<WrittenPack> WritePack(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::AttemptId& attempt,
                                       uint32_t writer, std::span<const std::byte> snapshot, std::span<const PackItem> items,
                                       const std::function<absl::Status(int64_t)>& progress);

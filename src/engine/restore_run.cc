@@ -15,7 +15,7 @@
 namespace lamina::engine {
 namespace {
 
-constexpr size_t kCandidatesMax = 64;   // damaged steps that a restore passes over before it gives up
+constexpr size_t kCandidatesMax = 64;  // damaged steps that a restore passes over before it gives up
 
 void PutEntry(base::Writer& writer, const format::StepEntry& entry) {
   writer.Put(entry.commit);
@@ -107,11 +107,11 @@ absl::StatusOr<RestoreRun::Choice> RestoreRun::Choose() {
 }
 
 absl::Status RestoreRun::Begin() {
-  absl::StatusOr<std::string> text =
-      agreement_.Assemble(key_, "restore, choosing the step", options_.begin_timeout_s, absl::OkStatus(), [this]() -> absl::StatusOr<std::string> {
-        LAMINA_ASSIGN_OR_RETURN(const Choice choice, Choose());
-        return EncodeChoice(choice);
-      });
+  absl::StatusOr<std::string> text = agreement_.Assemble(key_, "restore, choosing the step", options_.begin_timeout_s, absl::OkStatus(),
+                                                         [this]() -> absl::StatusOr<std::string> {
+                                                           LAMINA_ASSIGN_OR_RETURN(const Choice choice, Choose());
+                                                           return EncodeChoice(choice);
+                                                         });
   if (!text.ok()) {
     Close();
     return text.status();
@@ -127,13 +127,14 @@ absl::Status RestoreRun::Begin() {
 }
 
 absl::Status RestoreRun::ReadDescription() {
-  LAMINA_ASSIGN_OR_RETURN(reader_, StepReader::Open(runtime_.env, runtime_.tier, choice_.store, choice_.candidates[candidate_],
-                                                    options_.restore_retry_s));
+  LAMINA_ASSIGN_OR_RETURN(
+      reader_, StepReader::Open(runtime_.env, runtime_.tier, choice_.store, choice_.candidates[candidate_], options_.restore_retry_s));
   const format::Catalog& catalog = reader_->catalog();
   topology_ = catalog.topology;
   tensors_.clear();
   blobs_.clear();
-  for (const format::CatalogTensor& tensor : catalog.tensors) tensors_.push_back({tensor.name, tensor.dtype, tensor.global_shape, tensor.alias_of});
+  for (const format::CatalogTensor& tensor : catalog.tensors)
+    tensors_.push_back({tensor.name, tensor.dtype, tensor.global_shape, tensor.alias_of});
   for (uint32_t writer = 0; writer < catalog.writers.size(); ++writer) LAMINA_RETURN_IF_ERROR(reader_->IndexOf(writer).status());
   for (const format::CatalogBlob& blob : catalog.blobs) {
     LAMINA_ASSIGN_OR_RETURN(std::string bytes, reader_->ReadBlob(blob));

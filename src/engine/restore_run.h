@@ -21,15 +21,15 @@ namespace lamina::engine {
 
 // What the engine learns from a restore that has ended.
 struct Restored {
-  int64_t step = -1;        // -1: the root holds no commit
+  int64_t step = -1;  // -1: the root holds no commit
   uint64_t commit = 0;
   uint64_t parent = 0;
 };
 
 class RestoreRun final : public RestoreSession {
  public:
-  // `claim` gives the leader the root (an incarnation in train mode, the header alone in read mode; an empty root in read mode is NotFound). `done` is called once,
-  // on success. `keep_active` lives as long as the session: the beats.
+  // `claim` gives the leader the root (an incarnation in train mode, the header alone in read mode; an empty root in read mode is
+  // NotFound). `done` is called once, on success. `keep_active` lives as long as the session: the beats.
   RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, std::string key, std::optional<int64_t> wanted_step,
              std::function<absl::StatusOr<Claimed>()> claim, std::function<void(const Claimed&, const Restored&)> done,
              std::shared_ptr<void> keep_active);

@@ -17,7 +17,7 @@ namespace lamina::engine {
 // Every rank to the leader: its snapshot is taken, or why not.
 struct Ready {
   absl::Status status;
-  format::Digest plan_digest;      // of the plan the snapshot was taken by
+  format::Digest plan_digest;        // of the plan the snapshot was taken by
   bool description_changed = false;  // what it holds now is not what that plan knows; it has copied everything
 };
 
@@ -53,8 +53,8 @@ inline constexpr uint64_t kUnknownCommit = UINT64_MAX;  // committed, by a recor
 struct Ended {
   enum class Kind : uint8_t { kCommitted, kAborted, kSkipped };
   Kind kind = Kind::kAborted;
-  absl::Status cause;              // of an abort
-  std::string reason;              // of a skip
+  absl::Status cause;  // of an abort
+  std::string reason;  // of a skip
   uint64_t commit = 0;
   SaveTotals total;
 };

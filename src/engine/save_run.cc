@@ -17,8 +17,8 @@ namespace lamina::engine {
 namespace {
 
 constexpr int64_t kLookForFailureNs = base::kSecondNs;
-constexpr int64_t kGiveUpDelayNsMax = 5 * base::kSecondNs;     // ranks that lost their leader turn to the log one after another
-constexpr double kLeaderGraceS = 30;                           // behind the deadline, before another rank settles the save
+constexpr int64_t kGiveUpDelayNsMax = 5 * base::kSecondNs;  // ranks that lost their leader turn to the log one after another
+constexpr double kLeaderGraceS = 30;                        // behind the deadline, before another rank settles the save
 
 std::string StepText(int64_t step) { return absl::StrCat("step ", step); }
 
@@ -62,7 +62,9 @@ SaveRun::SaveRun(const Options& options, const Runtime& runtime, Agreement& agre
 
 std::string SaveRun::Key(std::string_view name) const { return absl::StrCat(job_.key, "/", std::string(name)); }
 
-Patience SaveRun::Waiting(std::string what) const { return {absl::StrCat("save of ", StepText(job_.step), ", ", what), deadline_ns_, true, {}}; }
+Patience SaveRun::Waiting(std::string what) const {
+  return {absl::StrCat("save of ", StepText(job_.step), ", ", what), deadline_ns_, true, {}};
+}
 
 RunResult SaveRun::Run() {
   set_phase_("agreeing");
@@ -100,7 +102,8 @@ absl::StatusOr<Go> SaveRun::LeadReady() {
     if (!ready.status.ok()) return FromRank(ready.status, static_cast<int32_t>(rank), "copying");
     if (rank == 0) plan_digest = ready.plan_digest;
     if (ready.plan_digest != plan_digest) {
-      return base::WithDetail(absl::FailedPreconditionError(absl::StrCat("rank ", rank, " copied by another plan than rank 0")), kSkipDetail, "plan");
+      return base::WithDetail(absl::FailedPreconditionError(absl::StrCat("rank ", rank, " copied by another plan than rank 0")),
+                              kSkipDetail, "plan");
     }
     go.plan_anew = go.plan_anew || ready.description_changed;
   }
@@ -171,7 +174,8 @@ std::vector<PackItem> SaveRun::ItemsToWrite() {
 // Ends a write early when another rank has failed; asks at most once a second.
 absl::Status SaveRun::SomebodyFailed() {
   const int64_t now_ns = runtime_.env.MonotonicNs();
-  if (now_ns >= deadline_ns_) return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " reached its deadline"));
+  if (now_ns >= deadline_ns_)
+    return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " reached its deadline"));
   if (now_ns < next_look_ns_) return absl::OkStatus();
   next_look_ns_ = now_ns + kLookForFailureNs;
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> failed, agreement_.Look(Key("failed")));
@@ -276,17 +280,19 @@ absl::Status SaveRun::CheckReplicas(const std::vector<Vote>& votes) {
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     const std::vector<plan::ReplicaBox>& replicas = plan.ranks[rank].replicas;
     if (votes[rank].replica_digests.size() != replicas.size()) {
-      return absl::InternalError(absl::StrCat("rank ", rank, " sent ", votes[rank].replica_digests.size(), " replica digests of ", replicas.size()));
+      return absl::InternalError(
+          absl::StrCat("rank ", rank, " sent ", votes[rank].replica_digests.size(), " replica digests of ", replicas.size()));
     }
     for (size_t i = 0; i < replicas.size(); ++i) {
       const size_t group = static_cast<size_t>(replicas[i].group);
       const format::Digest& digest = votes[rank].replica_digests[i];
       if (first[group].first < 0) first[group] = {static_cast<int32_t>(rank), digest};
       if (first[group].second != digest) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "'", plan.replica_groups[group].name, "' ", shard::ToString(plan.replica_groups[group].box), " differs between ranks ",
-            first[group].first, " and ", rank,
-            ", which hold it as replicas of one another. If each rank has its own, say so with lamina.PerRank; if not, the ranks have drifted apart"));
+        return absl::InvalidArgumentError(absl::StrCat("'", plan.replica_groups[group].name, "' ",
+                                                       shard::ToString(plan.replica_groups[group].box), " differs between ranks ",
+                                                       first[group].first, " and ", rank,
+                                                       ", which hold it as replicas of one another. If each rank has its own, say so with "
+                                                       "lamina.PerRank; if not, the ranks have drifted apart"));
       }
     }
   }

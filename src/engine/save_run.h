@@ -30,15 +30,15 @@ struct PlanSet {
 
 // A save whose snapshot is taken.
 struct SaveJob {
-  int64_t number = 0;                         // counts the engine's saves
+  int64_t number = 0;  // counts the engine's saves
   int64_t step = 0;
-  std::string key;                            // starts this save's coordination keys
-  absl::Status status;                        // what went wrong before the background; then there is no snapshot
+  std::string key;      // starts this save's coordination keys
+  absl::Status status;  // what went wrong before the background; then there is no snapshot
   plan::RankDescription description;
-  std::shared_ptr<const PlanSet> plans;       // that the snapshot was taken by
-  bool description_changed = false;           // everything was copied, not what the plan says
-  std::vector<plan::BoxReference> copied;     // boxes of the snapshot's first items, in order
-  std::vector<VotedBlob> blobs;               // the items behind them; `table` is not set yet
+  std::shared_ptr<const PlanSet> plans;    // that the snapshot was taken by
+  bool description_changed = false;        // everything was copied, not what the plan says
+  std::vector<plan::BoxReference> copied;  // boxes of the snapshot's first items, in order
+  std::vector<VotedBlob> blobs;            // the items behind them; `table` is not set yet
   snapshot::Snapshot snapshot;
   std::vector<format::Digest> replica_digests;  // of the replicas it does not write; zero for those it writes
   format::Digest tree_digest;
@@ -50,15 +50,15 @@ struct SaveJob {
 struct Claimed {
   format::StoreHeader store;
   uint64_t incarnation = 0;
-  uint64_t parent = 0;                        // commit that the next save follows; the leader alone keeps it
-  int64_t restored_step = -1;                 // -1: nothing was restored
-  uint64_t restored_parent = 0;               // parent of the restored commit: for a save of the same step
+  uint64_t parent = 0;           // commit that the next save follows; the leader alone keeps it
+  int64_t restored_step = -1;    // -1: nothing was restored
+  uint64_t restored_parent = 0;  // parent of the restored commit: for a save of the same step
 };
 
 struct RunResult {
   Ended ended;
-  std::shared_ptr<const PlanSet> plans;       // for later saves; null: to be agreed on again
-  SaveTotals totals;                          // this rank's
+  std::shared_ptr<const PlanSet> plans;  // for later saves; null: to be agreed on again
+  SaveTotals totals;                     // this rank's
 };
 
 class SaveRun {

@@ -128,7 +128,8 @@ absl::Status StepReader::LoadIndex(uint32_t writer, WriterState& state) {
   if (found != footer->index_digest || found != known.index_digest) return WrongDigest("index of " + name, found, known.index_digest);
   absl::StatusOr<format::Index> index = format::DecodeIndex(base::AsBytes(bytes));
   if (!index.ok()) return base::Annotate(index.status(), absl::StrCat("index of '", name, "'"));
-  if (index->store_id != store_.store_id || index->attempt != known.attempt || index->writer != known.writer || index->nonce != known.nonce) {
+  if (index->store_id != store_.store_id || index->attempt != known.attempt || index->writer != known.writer ||
+      index->nonce != known.nonce) {
     return absl::DataLossError(absl::StrCat("index of '", name, "' is that of another pack"));
   }
   state.index = *std::move(index);
@@ -204,8 +205,8 @@ absl::Status StepReader::ReadChunk(uint32_t writer, const format::ChunkRecord& c
   }
   const format::Digest fingerprint = format::Fingerprint(raw, store_.fingerprint_seed);
   if (fingerprint != chunk.fingerprint) {
-    return absl::DataLossError(absl::StrCat(where(), ": fingerprint ", format::ToString(fingerprint), ", expected ",
-                                            format::ToString(chunk.fingerprint)));
+    return absl::DataLossError(
+        absl::StrCat(where(), ": fingerprint ", format::ToString(fingerprint), ", expected ", format::ToString(chunk.fingerprint)));
   }
   return absl::OkStatus();
 }

@@ -26,8 +26,8 @@ bool IsDamage(const absl::Status& status);
 
 class StepReader {
  public:
-  // Reads the catalog and compares its digest with the log's. Names that are missing or stale are tried again for `retry_s`; what is still missing then is
-  // DataLoss, naming the file.
+  // Reads the catalog and compares its digest with the log's. Names that are missing or stale are tried again for `retry_s`; what is still
+  // missing then is DataLoss, naming the file.
   static absl::StatusOr<std::unique_ptr<StepReader>> Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
                                                           const format::StepEntry& entry, double retry_s);
 

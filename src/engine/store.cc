@@ -12,7 +12,7 @@
 namespace lamina::engine {
 namespace {
 
-constexpr double kRetryS = 5;          // for names that a network file system does not show yet
+constexpr double kRetryS = 5;  // for names that a network file system does not show yet
 constexpr size_t kStepsNamedMax = 20;
 
 }  // namespace
@@ -28,7 +28,8 @@ absl::StatusOr<format::StepEntry> FindStep(const format::LogRecord& record, int6
   }
   std::vector<int64_t> known;
   for (size_t i = 0; i < std::min(line.size(), kStepsNamedMax); ++i) known.push_back(line[i].attempt.step);
-  return absl::NotFoundError(absl::StrCat("there is no step ", step, "; newest steps of the line: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
+  return absl::NotFoundError(
+      absl::StrCat("there is no step ", step, "; newest steps of the line: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(env::Env& env, tier::Tier& tier) {

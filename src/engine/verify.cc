@@ -47,7 +47,8 @@ class Verifier {
     for (const format::CatalogTensor& tensor : reader.catalog().tensors) {
       const int64_t element_bytes = DTypeBytes(tensor.dtype);
       for (const format::StoredBox& box : tensor.boxes) {
-        CheckTable(reader, box.writer, box.table, tensor.name, shard::ElementCount(box.box.extent) * element_bytes, element_bytes, used[box.writer]);
+        CheckTable(reader, box.writer, box.table, tensor.name, shard::ElementCount(box.box.extent) * element_bytes, element_bytes,
+                   used[box.writer]);
       }
     }
     for (const format::CatalogBlob& blob : reader.catalog().blobs) {
@@ -91,7 +92,9 @@ class Verifier {
       const bool listed = std::any_of(packs->packs.begin(), packs->packs.end(), [&](const format::ReachedPack& pack) {
         return pack.attempt == writer.attempt && pack.writer == writer.writer && pack.nonce == writer.nonce;
       });
-      if (!listed) Report(name, absl::DataLossError(absl::StrCat("'", name, "' does not list '", format::PackPath(writer.attempt, writer.writer), "'")));
+      if (!listed)
+        Report(name,
+               absl::DataLossError(absl::StrCat("'", name, "' does not list '", format::PackPath(writer.attempt, writer.writer), "'")));
     }
   }
 
@@ -145,8 +148,9 @@ class Verifier {
       if (!status.ok()) return Report(name, status);
       const auto found = std::find_if(scratch_.begin(), scratch_.end(), [](std::byte byte) { return byte != std::byte{0}; });
       if (found != scratch_.end()) {
-        return Report(name, absl::DataLossError(absl::StrCat("'", name, "': the byte at ", begin + static_cast<uint64_t>(found - scratch_.begin()),
-                                                             ", between chunks, is not zero")));
+        return Report(
+            name, absl::DataLossError(absl::StrCat("'", name, "': the byte at ", begin + static_cast<uint64_t>(found - scratch_.begin()),
+                                                   ", between chunks, is not zero")));
       }
       begin += scratch_.size();
     }
@@ -179,7 +183,8 @@ absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::option
       verifier.CheckStep(*store, entry);
       found = true;
     }
-    if (step.has_value() && !found) return absl::NotFoundError(absl::StrCat("there is no step ", *step, " on the line of '", tier.Describe(), "'"));
+    if (step.has_value() && !found)
+      return absl::NotFoundError(absl::StrCat("there is no step ", *step, " on the line of '", tier.Describe(), "'"));
   }
   return verifier.Take();
 }

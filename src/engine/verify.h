@@ -14,20 +14,21 @@ namespace lamina::engine {
 
 struct Problem {
   std::string file;
-  std::string entry;             // empty: not of one entry
-  int64_t chunk = -1;            // -1: not of one chunk
-  std::string message;           // says all of it
+  std::string entry;    // empty: not of one entry
+  int64_t chunk = -1;   // -1: not of one chunk
+  std::string message;  // says all of it
 };
 
 struct Verification {
-  int64_t steps = 0;             // looked at
+  int64_t steps = 0;  // looked at
   int64_t chunks = 0;
-  int64_t bytes = 0;             // of chunks read
+  int64_t bytes = 0;  // of chunks read
   std::vector<Problem> problems;
 };
 
-// Looks at the store's header, every record of the log and every step of the table, abandoned ones too; or, with `step`, at that step of the line alone. `full` reads every
-// byte of every pack; without it header, footer, index and length of each. Problems do not stop it. A status: the root cannot be read at all.
+// Looks at the store's header, every record of the log and every step of the table, abandoned ones too; or, with `step`, at that step of
+// the line alone. `full` reads every byte of every pack; without it header, footer, index and length of each. Problems do not stop it. A
+// status: the root cannot be read at all.
 absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::optional<int64_t> step, bool full);
 
 }  // namespace lamina::engine

@@ -1,0 +1,208 @@
+#include "engine.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/options.h"
+#include "coord/in_process.h"
+#include "engine/runtime.h"
+#include "errors.h"
+#include "gil.h"
+#include "hooks.h"
+#include "hooks/dispatcher.h"
+#include "lamina/engine.h"
+#include "machine.h"
+#include "store_coordinator.h"
+#include "tensor.h"
+
+namespace lamina::bindings {
+namespace {
+
+namespace py = pybind11;
+using namespace pybind11::literals;  // NOLINT: the literals are how keyword arguments are written
+
+constexpr int64_t kEventCapacity = 4096;
+constexpr char kTestingEnv[] = "env";  // not an option of the engine: tests alone can make one
+
+base::OptionValue OptionFromPython(const py::handle& value) {
+  if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
+  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
+  if (py::isinstance<py::float_>(value)) return value.cast<double>();
+  return py::str(value).cast<std::string>();
+}
+
+py::dict TotalsToPython(const SaveTotals& totals) {
+  return py::dict("state_bytes"_a = totals.state_bytes, "written_bytes"_a = totals.written_bytes, "chunks_new"_a = totals.chunks_new,
+                  "chunks_shared"_a = totals.chunks_shared, "chunks_dependent"_a = totals.chunks_dependent);
+}
+
+py::dict ReportToPython(const SaveReport& report) {
+  py::dict fields = TotalsToPython(report.rank);
+  fields["step"] = report.step;
+  fields["outcome"] = report.outcome == Outcome::kCommitted ? "committed" : "skipped";
+  fields["reason"] = TextToPython(report.reason);
+  fields["hold_s"] = report.hold_s;
+  fields["durable_s"] = report.durable_s;
+  fields["stage_s"] = py::dict("copy"_a = report.stage_s);
+  fields["total"] = TotalsToPython(report.total);
+  return fields;
+}
+
+class PyTicket {
+ public:
+  explicit PyTicket(std::shared_ptr<SaveHandle> handle) : handle_(std::move(handle)) {}
+
+  py::dict Wait(std::optional<double> timeout_s) {
+    return ReportToPython(ValueOrRaise(WithoutGil([&] { return handle_->Wait(timeout_s.value_or(-1)); })));
+  }
+  bool Done() { return handle_->Done(); }
+  py::object Exception() {
+    const absl::Status status = WithoutGil([&] { return handle_->Wait(-1).status(); });
+    return status.ok() ? py::object(py::none()) : MakeError(status);
+  }
+
+ private:
+  const std::shared_ptr<SaveHandle> handle_;
+};
+
+class PySession {
+ public:
+  explicit PySession(std::unique_ptr<RestoreSession> session) : session_(std::move(session)) {}
+
+  const RestoreSession& get() const { return *session_; }
+
+  py::list Tensors() const {
+    py::list list;
+    for (const StoredTensor& tensor : session_->tensors()) {
+      list.append(py::make_tuple(TextToPython(tensor.name), std::string(DTypeName(tensor.dtype)), ShapeToPython(tensor.global_shape),
+                                 TextToPython(tensor.alias_of)));
+    }
+    return list;
+  }
+
+  py::list Blobs() const {
+    py::list list;
+    for (const StoredBlob& blob : session_->blobs()) list.append(py::make_tuple(TextToPython(blob.name), blob.rank, py::bytes(blob.bytes)));
+    return list;
+  }
+
+  bool Fill(const py::sequence& targets) {
+    const std::vector<TensorView> views = TensorsFromPython(targets);
+    return ValueOrRaise(WithoutGil([&] { return session_->Fill(views); })) == RestoreSession::Progress::kDone;
+  }
+
+  void Fail(const std::string& class_name, const std::string& message) {
+    RaiseIfError(WithoutGil([&] { return session_->Fail(StatusFromClassName(class_name, message)); }));
+  }
+
+ private:
+  const std::unique_ptr<RestoreSession> session_;
+};
+
+class PyEngine {
+ public:
+  PyEngine(const py::dict& options, std::shared_ptr<StoreQueue> queue) : queue_(std::move(queue)) {
+    Options known;
+    std::shared_ptr<TestingEnv> testing;
+    for (const auto& [name, value] : options) {
+      if (name.cast<std::string>() == kTestingEnv) {
+        testing = value.cast<std::shared_ptr<TestingEnv>>();
+      } else {
+        RaiseIfError(base::SetOption(known, name.cast<std::string>(), OptionFromPython(value)));
+      }
+    }
+    RaiseIfError(known.FromEnvironment());
+    RaiseIfError(known.Validate());
+    machine_ = std::make_unique<Machine>(known.root, known.io_threads, std::move(testing));
+    device_ = std::make_unique<device::HostDevice>(machine_->env());
+    if (queue_ != nullptr) {
+      coordinator_ = std::make_unique<StoreCoordinator>(*queue_);
+    } else {
+      coordinator_ = std::make_unique<coord::InProcessCoordinator>(machine_->env(), hub_);
+    }
+    dispatcher_ = std::make_unique<hooks::Dispatcher>(machine_->env(), kEventCapacity, [](const std::string&) {});
+    dispatcher_->AddHook(mailbox_);
+    dispatcher_->Start();
+    engine_ = ValueOrRaise(engine::NewEngine(known, {machine_->env(), machine_->tier(), *coordinator_, *device_, dispatcher_.get()}));
+  }
+
+  ~PyEngine() {
+    WithoutGil([this] {
+      mailbox_->Close();
+      engine_.reset();
+      dispatcher_.reset();
+    });
+  }
+
+  PyTicket Save(int64_t step, const py::sequence& tensors, const py::dict& blobs, const py::sequence& topology) {
+    const std::vector<TensorView> views = TensorsFromPython(tensors);
+    std::vector<BlobView> plain;
+    for (const auto& [name, bytes] : blobs) plain.push_back({name.cast<std::string>(), bytes.cast<std::string>()});
+    SaveRequest request{step, views, plain, TopologyFromPython(topology)};
+    return PyTicket(ValueOrRaise(WithoutGil([&] { return engine_->Save(request); })));
+  }
+
+  std::unique_ptr<PySession> BeginRestore(std::optional<int64_t> step) {
+    return std::make_unique<PySession>(ValueOrRaise(WithoutGil([&] { return engine_->BeginRestore(step); })));
+  }
+
+  void Close(std::optional<double> grace_s) {
+    const absl::Status status = WithoutGil([&] {
+      absl::Status closed = engine_->Close(grace_s.value_or(-1));
+      dispatcher_->Stop();
+      mailbox_->Close();
+      return closed;
+    });
+    RaiseIfError(status);
+  }
+
+  // A dict; None when nothing came in time; raises StopIteration when there will be no more.
+  py::object NextEvent(double timeout_s) {
+    const std::optional<Event> event = WithoutGil([&] { return mailbox_->Next(timeout_s); });
+    if (event.has_value()) return EventToPython(*event);
+    if (mailbox_->closed()) throw py::stop_iteration();
+    return py::none();
+  }
+
+ private:
+  const std::shared_ptr<StoreQueue> queue_;
+  const std::shared_ptr<EventMailbox> mailbox_ = std::make_shared<EventMailbox>();
+  coord::InProcessHub hub_;
+  std::unique_ptr<Machine> machine_;
+  std::unique_ptr<device::HostDevice> device_;
+  std::unique_ptr<coord::Coordinator> coordinator_;
+  std::unique_ptr<hooks::Dispatcher> dispatcher_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace
+
+void BindEngine(py::module_& module) {
+  py::class_<PyTicket>(module, "SaveTicket")
+      .def("wait", &PyTicket::Wait, "timeout_s"_a)
+      .def("done", &PyTicket::Done)
+      .def("exception", &PyTicket::Exception);
+  py::class_<PySession>(module, "RestoreSession")
+      .def_property_readonly("found", [](const PySession& session) { return session.get().found(); })
+      .def_property_readonly("step", [](const PySession& session) { return session.get().step(); })
+      .def_property_readonly("rank_count", [](const PySession& session) { return session.get().rank_count(); })
+      .def_property_readonly("topology", [](const PySession& session) { return session.get().topology(); })
+      .def_property_readonly("line", [](const PySession& session) { return session.get().line(); })
+      .def("tensors", &PySession::Tensors)
+      .def("blobs", &PySession::Blobs)
+      .def("fill", &PySession::Fill, "targets"_a)
+      .def("fail", &PySession::Fail, "error_class_name"_a, "message"_a);
+  py::class_<PyEngine>(module, "Engine")
+      .def(py::init<const py::dict&, std::shared_ptr<StoreQueue>>(), "options"_a, "coordinator"_a)
+      .def("save", &PyEngine::Save, "step"_a, "tensors"_a, "blobs"_a, "topology"_a)
+      .def("begin_restore", &PyEngine::BeginRestore, "step"_a, py::keep_alive<0, 1>())
+      .def("close", &PyEngine::Close, "grace_s"_a)
+      .def("next_event", &PyEngine::NextEvent, "timeout_s"_a);
+}
+
+}  // namespace lamina::bindings

@@ -1,0 +1,48 @@
+#include "hooks.h"
+
+#include <chrono>
+
+namespace lamina::bindings {
+namespace {
+
+constexpr size_t kHeldMax = 4096;
+
+}  // namespace
+
+void EventMailbox::OnEvent(const Event& event) {
+  std::unique_lock lock(mutex_);
+  // A full mailbox holds up the dispatcher's thread alone, which then drops what may be dropped, and counts it.
+  changed_.wait(lock, [this] { return events_.size() < kHeldMax || closed_; });
+  events_.push_back(event);
+  changed_.notify_all();
+}
+
+std::optional<Event> EventMailbox::Next(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return !events_.empty() || closed_; });
+  if (events_.empty()) return std::nullopt;
+  Event event = std::move(events_.front());
+  events_.pop_front();
+  changed_.notify_all();
+  return event;
+}
+
+void EventMailbox::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool EventMailbox::closed() {
+  const std::lock_guard lock(mutex_);
+  return closed_ && events_.empty();
+}
+
+pybind11::dict EventToPython(const Event& event) {
+  using namespace pybind11::literals;  // NOLINT: the literals are how keyword arguments are written
+  return pybind11::dict("kind"_a = EventName(event.kind), "monotonic_ns"_a = event.monotonic_ns, "wall_ns"_a = event.wall_ns,
+                        "rank"_a = event.rank, "step"_a = event.step, "save_number"_a = event.save_number, "bytes"_a = event.bytes,
+                        "duration_ns"_a = event.duration_ns, "cause"_a = event.cause);
+}
+
+}  // namespace lamina::bindings
