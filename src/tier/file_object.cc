@@ -99,7 +99,10 @@ std::unique_ptr<ObjectWriter> NewFileWriter(env::Env& env, io::IoQueue& queue, s
 }
 
 absl::StatusOr<std::unique_ptr<ObjectReader>> OpenFileReader(env::Env& env, std::string path) {
-  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<env::File> file, env.files().OpenForRead(path));
+  absl::StatusOr<std::unique_ptr<env::File>> opened = env.files().OpenForRead(path);
+  if (base::ErrnoOf(opened.status()) == ESTALE) opened = env.files().OpenForRead(path);
+  LAMINA_RETURN_IF_ERROR(opened.status());
+  std::shared_ptr<env::File> file = *std::move(opened);
   LAMINA_ASSIGN_OR_RETURN(const int64_t bytes, file->Size());
   return std::make_unique<FileReader>(env, std::move(path), std::move(file), bytes);
 }

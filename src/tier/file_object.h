@@ -16,7 +16,7 @@ namespace lamina::tier {
 // `directory` holds `path`, a new file.
 std::unique_ptr<ObjectWriter> NewFileWriter(env::Env& env, io::IoQueue& queue, std::unique_ptr<env::File> file, std::string path,
                                             std::string directory);
-// Opens `path`; a handle that the server has forgotten (ESTALE) is opened anew once in each read.
+// Opens `path`; a handle that the server has forgotten (ESTALE) is opened anew, once in each call.
 absl::StatusOr<std::unique_ptr<ObjectReader>> OpenFileReader(env::Env& env, std::string path);
 
 }  // namespace lamina::tier

@@ -198,7 +198,7 @@ TEST_CASE("An older incarnation paused at any operation and resumed has no effec
     const LogRecord newest = root->log.Newest().value();
     // A claim that was paused before its own record goes on to open the newest incarnation, unless it finds the lease alive.
     const bool old_is_newest = newest.incarnation > root->open.number;
-    if (!old_is_newest) REQUIRE(newest.head == root->parent);
+    if (!old_is_newest) REQUIRE(newest.number == root->parent);  // the older one has published nothing since
     REQUIRE(testing::CheckSteps(root->tier, newest).ok());
     for (const auto& [attempt, status] : told_old.saves) {
       INFO(format::AttemptPath(attempt) << ": " << status);
@@ -264,6 +264,42 @@ TEST_CASE("A roll-back that was acknowledged is never undone by a crash or a res
       CheckRestart(world, line.front());
     }
   }
+}
+
+TEST_CASE("A verdict that another rank was given outlives a power cut (I3)", "[sim]") {
+  env::SimThreads threads;
+  bool was_committed = false;
+  for (int64_t at = 0, op_count = 1; at < op_count; ++at) {
+    SimWorldOptions options;
+    options.threads = &threads;
+    options.lose_all_unsynced = true;
+    SimWorld world(options);
+    SimProcess& leader = world.NewProcess("leader");
+    world.PauseAtOp(leader, at);
+    world.Start(leader, [&](Env& env) {
+      Root root(env);
+      if (root.Claim(kSameRun).ok()) root.Save(100).IgnoreError();
+    });
+    REQUIRE(world.Run().ok());
+    INFO("paused at " << at);
+    const AttemptId attempt{100, 1, 0};
+    Root rank(world.NewProcess("rank", "host1"));
+    const absl::StatusOr<tier::Verdict> told = rank.log.VerdictOf(attempt);
+    const bool committed = told.ok() && *told == tier::Verdict::kCommitted;
+    was_committed = was_committed || committed;
+    if (committed) {
+      world.PowerCut();
+    } else {
+      world.Resume(leader);
+    }
+    REQUIRE(world.Run().ok());
+    op_count = std::max(op_count, leader.op_count() + 1);
+    if (!committed) continue;
+    world.Reboot();
+    Root later(world.NewProcess("later"));
+    REQUIRE(later.log.VerdictOf(attempt).value() == tier::Verdict::kCommitted);
+  }
+  REQUIRE(was_committed);
 }
 
 TEST_CASE("Of two claimants at once one trains and the other is told who does", "[sim]") {
