@@ -221,8 +221,11 @@ TEST_CASE("A roll-back that was acknowledged is never undone by a crash or a res
                   .Run(world.NewProcess("first"),
                        [&](Env& env) {
                          Root root(env);
-                         REQUIRE(root.Claim(kSameRun).ok());
-                         for (const int64_t step : {100, 200, 300}) REQUIRE(root.Save(step).ok());
+                         absl::Status status = root.Claim(kSameRun);
+                         for (const int64_t step : {100, 200, 300}) {
+                           if (status.ok()) status = root.Save(step);
+                         }
+                         REQUIRE(status.ok());
                        })
                   .ok());
       int64_t acknowledged = 0;  // step of the last acknowledged commit or roll-back
@@ -318,9 +321,11 @@ TEST_CASE("Of two claimants at once one trains and the other is told who does", 
       if (!outcomes[name].ok()) return;
       for (int i = 0; i < 12; ++i) {
         env.SleepNs(10'000'000'000);
-        REQUIRE(root.log.RenewLease(root.open.number).ok());
+        const absl::Status renewed = root.log.RenewLease(root.open.number);
+        REQUIRE(renewed.ok());
       }
-      REQUIRE(root.Save(100).ok());
+      const absl::Status saved = root.Save(100);
+      REQUIRE(saved.ok());
     };
     SimProcess& one = world.NewProcess("one", "host1");
     SimProcess& two = world.NewProcess("two", "host2");
@@ -345,10 +350,12 @@ TEST_CASE("A former trainer that is gone is taken over without asking", "[sim]")
     SimProcess& former = world.NewProcess("former", "host1");
     world.Start(former, [&](Env& env) {
       Root root(env);
-      REQUIRE(root.Claim({.run_id = "job7", .takeover = false}).ok());
+      const absl::Status claimed = root.Claim({.run_id = "job7", .takeover = false});
+      REQUIRE(claimed.ok());
       for (;;) {
         env.SleepNs(10'000'000'000);
-        REQUIRE(root.log.RenewLease(root.open.number).ok());
+        const absl::Status renewed = root.log.RenewLease(root.open.number);
+        REQUIRE(renewed.ok());
       }
     });
     absl::Status status;
