@@ -56,14 +56,14 @@ class Job:
                 return events
             if ended or time.monotonic() > deadline:
                 self.kill()
-                raise JobFailedError(f"the job {'ended' if ended else 'hung'}; the end of its log:\n{self._tail()}")
+                raise JobFailedError(f"the job {'ended' if ended else 'hung'}; its log says:\n{self._tail()}")
             time.sleep(0.005)
 
     def wait(self, timeout_s: float = 180) -> list[Event]:
         """Waits for the job's own, good end."""
         self.wait_for(lambda _: self.process.poll() is not None, timeout_s)
         if self.process.returncode != 0:
-            raise JobFailedError(f"exit code {self.process.returncode}; the end of its log:\n{self._tail()}")
+            raise JobFailedError(f"exit code {self.process.returncode}; its log says:\n{self._tail()}")
         return self.events()
 
     def kill(self) -> None:
@@ -75,4 +75,8 @@ class Job:
             self.process.wait()
 
     def _tail(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+        """What the first rank to complain said; without one, the launcher's last words."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        ranks = [line.split(":")[0] for line in lines if line.startswith("[rank")]
+        told = [line for line in lines if line.startswith(f"{ranks[0]}:")] if ranks else lines
+        return "\n".join(told[-40:])
