@@ -80,15 +80,21 @@ py::str TextToPython(std::string_view text) {
 }
 
 void BindShard(py::module_& module) {
-  module.def("boxes_of", [](const std::vector<int64_t>& global_shape, const std::vector<int64_t>& mesh_shape,
-                            const std::vector<int64_t>& coordinate, const py::sequence& placements) {
-    std::vector<shard::Placement> known;
-    for (const py::handle placement : placements) known.push_back(PlacementFromPython(placement));
-    const std::vector<Box> boxes = ValueOrRaise(shard::BoxesOf(global_shape, mesh_shape, coordinate, known));
-    py::list list;
-    for (const Box& box : boxes) list.append(py::make_tuple(ShapeToPython(box.offset), ShapeToPython(box.extent)));
-    return list;
-  });
+  using namespace pybind11::literals;  // NOLINT: the literals are how keyword arguments are written
+  module.def(
+      "boxes_of",
+      [](const std::vector<int64_t>& global_shape, const std::vector<int64_t>& mesh_shape, const std::vector<int64_t>& coordinate,
+         const py::sequence& placements, const std::optional<std::vector<int64_t>>& local_shape) {
+        std::vector<shard::Placement> known;
+        for (const py::handle placement : placements) known.push_back(PlacementFromPython(placement));
+        const std::vector<Box> boxes =
+            ValueOrRaise(local_shape.has_value() ? shard::BoxesOfLocal(global_shape, mesh_shape, coordinate, known, *local_shape)
+                                                 : shard::BoxesOf(global_shape, mesh_shape, coordinate, known));
+        py::list list;
+        for (const Box& box : boxes) list.append(py::make_tuple(ShapeToPython(box.offset), ShapeToPython(box.extent)));
+        return list;
+      },
+      "global_shape"_a, "mesh_shape"_a, "coordinate"_a, "placements"_a, "local_shape"_a = py::none());
 }
 
 }  // namespace lamina::bindings

@@ -9,6 +9,7 @@ def boxes_of(
     mesh_shape: Sequence[int],
     coordinate: Sequence[int],
     placements: Sequence[tuple[str, int, int] | None],
+    local_shape: Sequence[int] | None = None,
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]: ...
 
 class StoreQueue:

@@ -170,7 +170,7 @@ def _boxes_of(tensor: Any, local: torch.Tensor) -> list[Box]:
     if coordinate is None:
         return []
     placements = [_placement(placement) for placement in tensor.placements]
-    boxes = _core.boxes_of(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), placements)
+    boxes = _core.boxes_of(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), placements, tuple(local.shape))
     return [(tuple(offset), tuple(extent)) for offset, extent in boxes]
 
 

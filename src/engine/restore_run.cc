@@ -55,10 +55,6 @@ RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement
 
 Patience RestoreRun::Waiting(std::string what) const { return {absl::StrCat("restore, ", what), env::kForeverNs, true, {}}; }
 
-int64_t RestoreRun::step() const { return found() ? reader_->entry().attempt.step : -1; }
-
-int32_t RestoreRun::rank_count() const { return found() ? static_cast<int32_t>(reader_->catalog().rank_count) : 0; }
-
 std::string RestoreRun::EncodeChoice(const Choice& choice) {
   base::Writer writer;
   writer.Put(choice.store.store_id);
@@ -130,6 +126,8 @@ absl::Status RestoreRun::ReadDescription() {
   LAMINA_ASSIGN_OR_RETURN(
       reader_, StepReader::Open(runtime_.env, runtime_.tier, choice_.store, choice_.candidates[candidate_], options_.restore_retry_s));
   const format::Catalog& catalog = reader_->catalog();
+  step_ = reader_->entry().attempt.step;
+  rank_count_ = static_cast<int32_t>(catalog.rank_count);
   topology_ = catalog.topology;
   tensors_.clear();
   blobs_.clear();
@@ -206,7 +204,7 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
 }
 
 absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const TensorView> targets) {
-  if (!found()) return absl::FailedPreconditionError("this restore has ended or found nothing");
+  if (reader_ == nullptr) return absl::FailedPreconditionError("this restore has ended or found nothing");
   Filler filler(runtime_.env, *reader_, targets, options_.io_threads);
   absl::Status mine = filler.Plan();
   if (mine.ok()) mine = filler.Check(StagingBudget(runtime_.env, options_));
@@ -236,7 +234,7 @@ absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const Tensor
 
 absl::Status RestoreRun::Fail(const absl::Status& why) {
   if (why.ok()) return absl::InvalidArgumentError("a restore fails for a reason");
-  if (!found()) return why;
+  if (reader_ == nullptr) return why;
   // Damage is for files: a caller that cannot use the step does not make the job resume an older one.
   const absl::Status reason = IsDamage(why) ? absl::InvalidArgumentError(why.message()) : why;
   return Agree("checking", reason).status();

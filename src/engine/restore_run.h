@@ -37,9 +37,9 @@ class RestoreRun final : public RestoreSession {
   // Collective: stands at a step that every rank can open, or at none.
   absl::Status Begin();
 
-  bool found() const override { return reader_ != nullptr; }
-  int64_t step() const override;
-  int32_t rank_count() const override;
+  bool found() const override { return step_ >= 0; }
+  int64_t step() const override { return step_; }
+  int32_t rank_count() const override { return rank_count_; }
   const Topology& topology() const override { return topology_; }
   const std::vector<int64_t>& line() const override { return line_; }
   const std::vector<StoredTensor>& tensors() const override { return tensors_; }
@@ -78,7 +78,9 @@ class RestoreRun final : public RestoreSession {
   Choice choice_;
   size_t candidate_ = 0;
   int32_t round_ = 0;
-  std::unique_ptr<StepReader> reader_;
+  std::unique_ptr<StepReader> reader_;  // null: the restore has ended
+  int64_t step_ = -1;
+  int32_t rank_count_ = 0;
   Topology topology_;
   std::vector<int64_t> line_;
   std::vector<StoredTensor> tensors_;

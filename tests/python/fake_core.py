@@ -22,7 +22,13 @@ def element_bytes(dtype: str) -> int:
     return 1 if dtype.startswith(("float8", "float4")) else 2 if "16" in dtype else 4
 
 
-def boxes_of(shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[tuple[str, int, int]]) -> list[Any]:
+def boxes_of(
+    shape: Sequence[int],
+    mesh: Sequence[int],
+    coordinate: Sequence[int],
+    placements: Sequence[tuple[str, int, int]],
+    local_shape: Any = None,
+) -> list[Any]:
     """Splits lists of indices as torch splits tensors, then reads the runs off."""
     rows = [list(range(size)) for size in shape]
     for (kind, dim, factor), count, at in zip(placements, mesh, coordinate):
