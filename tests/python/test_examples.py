@@ -1,5 +1,7 @@
-"""The digest that judges the demo."""
+"""The digest that judges the demo, and the demo itself."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from launch import Event
 from state_digest import element_sum
 
 HERE = Path(__file__).parent
+DEMO = HERE.parents[1] / "examples" / "demo.py"
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50))
@@ -43,3 +46,9 @@ def test_the_digest_is_the_same_on_every_mesh_and_sees_a_replica_that_differs(ru
     assert told["another plain value"] != told["(2, 2)"]
     assert "replicas of this state differ" in told["plain values differ"]
     assert "replicas of this state differ" in told["replicas differ"]
+
+
+def test_the_demo_resumes_with_every_bit_on_each_topology(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(DEMO), "--folder", str(tmp_path)], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("all digests matched")
