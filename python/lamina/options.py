@@ -20,6 +20,7 @@ KNOWN: Final[dict[str, type]] = {
     "saves_in_flight_max": int,
     "io_threads": int,
 }
+_FAULT_ENV: Final = "env"  # a lamina._core.testing.FaultEnv, which only tests make
 _ARGUMENTS: Final = (
     "root",
     "mode",
@@ -45,6 +46,9 @@ def checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in (options or {}).items():
+        if name == _FAULT_ENV and type(value).__name__ == "FaultEnv":
+            found[name] = value
+            continue
         if name in _ARGUMENTS:
             raise InvalidArgumentError(f"{name} is an argument of Checkpointer, not one of its options")
         if name not in KNOWN:

@@ -18,7 +18,7 @@ class RestoreInfo:
         unexpected: names that the checkpoint has and the state lacks (only with strict=False), and generators of ranks that are gone.
         source_topology: the mesh that saved it, axis name to size.
         metadata: what `save(metadata=...)` was given.
-        line: the steps from the restored one back to the oldest still there.
+        line: the steps of the line, newest first.
     """
 
     step: int | None = None

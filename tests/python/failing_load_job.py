@@ -1,0 +1,58 @@
+"""Run on several ranks: restores that fail on rank 1 alone, and what each rank is told."""
+
+import json
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import lamina
+from lamina.ranks import Ranks
+
+
+class Position:
+    def __init__(self, broken: str = "") -> None:
+        self.broken = broken
+
+    def state_dict(self) -> Any:
+        if self.broken == "before":
+            raise KeyError("template")
+        return {"pos": 1}
+
+    def load_state_dict(self, state: Any) -> None:
+        if self.broken == "after":
+            raise KeyError("pos")
+
+
+def told(ckpt: lamina.Checkpointer, state: dict[str, Any]) -> list[Any]:
+    try:
+        ckpt.restore(state)
+    except lamina.Error as error:
+        return [type(error).__name__, error.rank, str(error), state["w"].tolist()]
+    return ["nothing"]
+
+
+def main() -> None:
+    report, root = sys.argv[1:3]
+    dist.init_process_group("gloo")
+    ranks = Ranks()
+    is_odd = ranks.rank == 1
+    with lamina.Checkpointer(root) as ckpt:
+        ckpt.save(1, {"w": torch.ones(2), "data": Position()}).wait()
+        found = {
+            "other shape": told(ckpt, {"w": torch.zeros(3 if is_odd else 2), "data": Position()}),
+            "template": told(ckpt, {"w": torch.zeros(2), "data": Position("before" if is_odd else "")}),
+            "callback": told(ckpt, {"w": torch.zeros(2), "data": Position("after" if is_odd else "")}),
+            "well": told(ckpt, {"w": torch.zeros(2), "data": Position()}),
+        }
+        ckpt.save(2, {"w": torch.ones(2), "data": Position()}).wait()
+    parts = [json.loads(each) for each in ranks.gather(json.dumps(found).encode())]
+    if ranks.rank == 0:
+        with open(report, "w") as file:
+            file.write(json.dumps({"event": "ranks", "ranks": parts}) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Saves that fail, and the ends of programs, on the real core."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lamina
+from lamina import _core
+from lamina.errors import ResourceExhaustedError, SaveFailedError, UnavailableError
+
+testing: Any = _core.testing  # type: ignore[attr-defined]
+
+
+def state() -> dict[str, Any]:
+    return {"w": torch.arange(300_000.0), "epoch": 1}
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, ResourceExhaustedError), (errno.EDQUOT, ResourceExhaustedError), (errno.EIO, UnavailableError)]
+)
+def test_a_failed_save_says_why_and_leaves_the_rest(tmp_path: Path, number: int, kind: type[Exception]) -> None:  # FC-14, FC-18
+    env = testing.FaultEnv()
+    with lamina.Checkpointer(tmp_path / "root", options={"env": env}) as ckpt:
+        ckpt.save(1, state()).wait()
+        rule = env.fail("write", number, "steps/", 1, -1)
+        handle = ckpt.save(2, state())
+        with pytest.raises(SaveFailedError) as caught:
+            handle.wait()
+        assert isinstance(caught.value, kind)
+        assert (caught.value.rank, caught.value.errno) == (0, number)
+        env.heal(rule)
+        assert [step["step"] for step in lamina.open(tmp_path / "root").steps()] == [1]
+        ckpt.save(4, state()).wait()
+        found = {"w": torch.zeros(300_000), "epoch": 0}
+        assert ckpt.restore(found).step == 4
+        assert torch.equal(found["w"], state()["w"])
+
+
+def test_training_goes_on_while_it_is_saved(tmp_path: Path) -> None:  # FC-13
+    env = testing.FaultEnv()
+    env.set_write_bytes_per_second(4 << 20)
+    with lamina.Checkpointer(tmp_path / "root", options={"env": env}) as ckpt:
+        current = {"w": torch.ones(1 << 20), "step": torch.tensor(1.0), "log": ["a"]}
+        handle = ckpt.save(1, current)
+        for _ in range(10):
+            current["w"] += 1
+            current["step"] += 1
+            current["log"].append("b")
+        handle.wait()
+        ckpt.restore(current)
+    assert (current["w"].unique().tolist(), current["step"].item(), current["log"]) == ([1], 1, ["a"])
+
+
+PROGRAM = """
+import os, sys
+import torch, lamina
+from lamina import _core
+env = _core.testing.FaultEnv()
+env.set_write_bytes_per_second(4 << 20)
+ckpt = lamina.Checkpointer(sys.argv[1], options={{"env": env}})
+handle = ckpt.save(1, {{"w": torch.ones(1 << 20)}})
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ('raise KeyError("x")', 1),
+        # A forked child that runs to its end: it neither waits nor writes.
+        ("child = os.fork()\nif child: assert os.waitpid(child, 0)[1] == 0; print('child ended')", 0),
+        ("handle.wait(); del ckpt, handle", 0),
+    ],
+)
+def test_the_end_of_a_program_finishes_the_save(tmp_path: Path, end: str, code: int) -> None:  # FC-14
+    program = PROGRAM.format(end=end)
+    root = tmp_path / "root"
+    done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("child ended" in done.stdout) == ("fork" in end)
+    assert lamina.open(root).latest() == 1
+    assert lamina.open(root).verify()["ok"]
