@@ -63,6 +63,8 @@ py::object MakeError(const absl::Status& status) {
   error.attr("errno") = NumberOf(status, base::kErrnoDetail);
   const std::optional<std::string> phase = base::DetailOf(status, base::kPhaseDetail);
   error.attr("phase") = phase.has_value() ? py::object(py::str(*phase)) : py::none();
+  const std::optional<std::string> causes = base::DetailOf(status, base::kCausesDetail);
+  if (causes.has_value()) error.attr("causes") = py::tuple(py::str(*causes).attr("splitlines")());
   return error;
 }
 

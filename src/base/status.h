@@ -33,6 +33,7 @@ std::optional<std::string> DetailOf(const absl::Status& status, std::string_view
 inline constexpr std::string_view kErrnoDetail = "lamina.errno";
 inline constexpr std::string_view kMismatchDetail = "lamina.mismatch";  // strict restore: missing, unexpected, other shape or dtype
 inline constexpr std::string_view kRankDetail = "lamina.rank";          // the rank that failed first
+inline constexpr std::string_view kCausesDetail = "lamina.causes";      // several ranks' messages, one a line
 inline constexpr std::string_view kPhaseDetail = "lamina.phase";        // what it was doing
 
 }  // namespace lamina::base
@@ -40,8 +41,8 @@ inline constexpr std::string_view kPhaseDetail = "lamina.phase";        // what 
 #define LAMINA_CONCAT_INNER(a, b) a##b
 #define LAMINA_CONCAT(a, b) LAMINA_CONCAT_INNER(a, b)
 
-#define LAMINA_RETURN_IF_ERROR(expression)                       \
-  do {                                                           \
+#define LAMINA_RETURN_IF_ERROR(expression)                                                    \
+  do {                                                                                        \
     if (absl::Status lamina_status = (expression); !lamina_status.ok()) return lamina_status; \
   } while (false)
 

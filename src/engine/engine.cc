@@ -16,7 +16,9 @@ namespace {
 constexpr double kSaveDeadlineS = 600;  // by default, or this factor times the last save, whichever is larger
 constexpr double kSaveDeadlineFactor = 10;
 constexpr int64_t kLeaseNs = 10 * base::kSecondNs;
-constexpr size_t kKeptPlans = 4;  // more than saves in flight look back at
+constexpr int64_t kSweepNs = 60 * base::kSecondNs;
+constexpr size_t kSavesKeptInStore = 2;  // a rank that is two saves on has seen all that was said before
+constexpr size_t kKeptPlans = 4;         // more than saves in flight look back at
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -60,7 +62,8 @@ EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
       runtime_(runtime),
       agreement_(runtime.env, runtime.coordinator, options_),
       mutex_(runtime.env),
-      changed_(runtime.env) {
+      changed_(runtime.env),
+      log_(runtime.env, runtime.tier) {
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
 }
@@ -168,9 +171,11 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
 }
 
 absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
+  std::optional<Claimed> before;
   {
     env::MutexLock lock(mutex_);
-    if (claimed_.has_value()) return *claimed_;
+    if (claimed_.has_value() && (line_known_ || !for_first_save)) return *claimed_;
+    before = claimed_;  // by a restore that failed, when there is any
   }
   tier::Log log(runtime_.env, runtime_.tier);
   Claimed claimed;
@@ -189,6 +194,11 @@ absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
   // Before the claim, so that a mistake fences nobody, and after it, since only then nobody else commits.
   LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log.Newest(/*damage_ok=*/true));
   LAMINA_RETURN_IF_ERROR(check(newest));
+  if (before.has_value()) {
+    env::MutexLock lock(mutex_);
+    line_known_ = true;
+    return *before;
+  }
   tier::ClaimOptions options;
   options.run_id = options_.run_id;
   options.takeover = options_.takeover;
@@ -198,6 +208,7 @@ absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
   claimed.parent = opened.head;
   env::MutexLock lock(mutex_);
   claimed_ = claimed;
+  line_known_ = for_first_save;
   lease_task_ = runtime_.env.Start("lamina-lease", [this] { LeaseLoop(); });
   return claimed;
 }
@@ -326,20 +337,43 @@ void EngineImpl::RunSave(PendingSave& pending) {
     env::MutexLock lock(mutex_);
     claimed = *claimed_;
   }
-  SaveRun run(
-      options_, runtime_, agreement_, claimed, static_cast<uint32_t>(pending.job.number), pending.job, pending.deadline_ns,
-      [this, &pending] {
-        env::MutexLock lock(mutex_);
-        pending.voted = !pending.given_up;
-        return pending.voted;
-      },
-      [this](std::string_view phase) {
-        env::MutexLock lock(mutex_);
-        phase_ = phase;
-      });
+  SaveCallbacks callbacks;
+  callbacks.may_vote = [this, &pending] {
+    env::MutexLock lock(mutex_);
+    pending.voted = !pending.given_up;
+    return pending.voted;
+  };
+  callbacks.set_phase = [this](std::string_view phase) {
+    env::MutexLock lock(mutex_);
+    phase_ = phase;
+  };
+  callbacks.post = [this, &pending](EventKind kind, int64_t bytes, int64_t duration_ns, std::string cause) {
+    Post(kind, pending.job, bytes, duration_ns, std::move(cause));
+  };
+  SaveRun run(options_, runtime_, agreement_, log_, claimed, static_cast<uint32_t>(pending.job.number), pending.job, pending.deadline_ns,
+              std::move(callbacks));
   const RunResult result = run.Run();
   pending.job.snapshot = {};  // the window's room is free for the next save
   Finish(pending, result);
+  said_keys_.push_back(pending.job.key);
+  if (said_keys_.size() > kSavesKeptInStore) {
+    SaveRun::Forget(agreement_, said_keys_.front());
+    said_keys_.pop_front();
+  }
+  if (agreement_.IsLeader()) SweepIfDue(result.ended.kind != Ended::Kind::kCommitted);
+}
+
+// What is not swept now, because something stands in the way, a later sweep or the next incarnation's removes.
+void EngineImpl::SweepIfDue(bool at_once) {
+  const int64_t now_ns = runtime_.env.MonotonicNs();
+  if (!at_once && now_ns < next_sweep_ns_) return;
+  next_sweep_ns_ = now_ns + kSweepNs;
+  uint64_t incarnation = 0;
+  {
+    env::MutexLock lock(mutex_);
+    incarnation = claimed_->incarnation;
+  }
+  log_.Sweep(incarnation).status().IgnoreError();
 }
 
 void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
@@ -452,11 +486,12 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
   }
   const int64_t number = restore_count_++;
   auto run = std::make_unique<RestoreRun>(
-      options_, runtime_, agreement_, absl::StrCat("restore/", number), step, [this] { return EnsureClaimed(/*for_first_save=*/false); },
+      options_, runtime_, agreement_, number, step, [this] { return EnsureClaimed(/*for_first_save=*/false); },
       [this](const Claimed& claimed, const Restored& restored) {
         restored_step_ = restored.step;
         last_step_ = -1;
         env::MutexLock lock(mutex_);
+        line_known_ = true;
         if (options_.mode == Mode::kTrain) {
           claimed_ = claimed;
           claimed_->parent = restored.commit;

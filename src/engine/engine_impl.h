@@ -77,6 +77,7 @@ class EngineImpl final : public Engine {
 
   void SaveLoop();
   void RunSave(PendingSave& pending);
+  void SweepIfDue(bool at_once);
   void Finish(PendingSave& pending, const RunResult& result);
   void BeatLoop();
   void LeaseLoop();
@@ -87,6 +88,8 @@ class EngineImpl final : public Engine {
   const Runtime runtime_;
   Agreement agreement_;
 
+  std::unique_ptr<device::PinnedWindow> window_;  // used by the caller's thread; outlives the saves that hold leases of it
+
   env::Mutex mutex_;
   env::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -96,17 +99,22 @@ class EngineImpl final : public Engine {
   std::string phase_ ABSL_GUARDED_BY(mutex_) = "idle";
   std::deque<std::shared_ptr<PendingSave>> pending_ ABSL_GUARDED_BY(mutex_);  // the first one runs
   std::optional<Claimed> claimed_ ABSL_GUARDED_BY(mutex_);
+  bool line_known_ ABSL_GUARDED_BY(mutex_) = false;  // of the leader: a restore has ended well, or there was nothing to restore
   std::map<int64_t, std::shared_ptr<const PlanSet>> plans_after_ ABSL_GUARDED_BY(mutex_);  // of saves that have ended, by number
   std::shared_ptr<const PlanSet> first_plans_ ABSL_GUARDED_BY(mutex_);                     // agreed on in the last prologue
   int64_t first_plans_number_ ABSL_GUARDED_BY(mutex_) = 0;                                 // the save of that prologue
   double last_save_s_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  // Of the save thread alone.
+  tier::Log log_;
+  int64_t next_sweep_ns_ = 0;
+  std::deque<std::string> said_keys_;  // of saves whose messages others may still read
 
   // Of the caller's thread alone.
   int64_t save_count_ = 0;
   int64_t restore_count_ = 0;
   int64_t last_step_ = -1;
   int64_t restored_step_ = -1;
-  std::unique_ptr<device::PinnedWindow> window_;
 
   std::unique_ptr<env::Task> save_task_;
   std::unique_ptr<env::Task> beat_task_;

@@ -90,6 +90,12 @@ absl::Status Filler::Fill() {
   });
 }
 
+int64_t Filler::bytes() const {
+  int64_t bytes = 0;
+  for (const ChunkTask& task : tasks_) bytes += task.record.raw_bytes;
+  return bytes;
+}
+
 const format::CatalogTensor& Filler::TensorOf(const plan::BoxRead& read) const {
   return reader_.catalog().tensors[static_cast<size_t>(read.tensor)];
 }

@@ -26,6 +26,7 @@ class Filler {
   absl::Status Check(int64_t budget_bytes);
   // Copies into the targets; chunks that were not kept are read once more. After a failure the targets are partly filled.
   absl::Status Fill();
+  int64_t bytes() const;  // of the chunks that are read
 
  private:
   // A chunk that is read, and what it is for.

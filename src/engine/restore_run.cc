@@ -41,13 +41,15 @@ format::StepEntry GetEntry(base::Reader& reader) {
 
 }  // namespace
 
-RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, std::string key,
+RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, int64_t number,
                        std::optional<int64_t> wanted_step, std::function<absl::StatusOr<Claimed>()> claim,
                        std::function<void(const Claimed&, const Restored&)> done, std::shared_ptr<void> keep_active)
     : options_(options),
       runtime_(runtime),
       agreement_(agreement),
-      key_(std::move(key)),
+      number_(number),
+      key_(absl::StrCat("restore/", number)),
+      begun_ns_(runtime.env.MonotonicNs()),
       wanted_step_(wanted_step),
       claim_(std::move(claim)),
       done_(std::move(done)),
@@ -103,6 +105,7 @@ absl::StatusOr<RestoreRun::Choice> RestoreRun::Choose() {
 }
 
 absl::Status RestoreRun::Begin() {
+  Post(EventKind::kRestoreBegin, wanted_step_.value_or(-1), 0, "");
   absl::StatusOr<std::string> text = agreement_.Assemble(key_, "restore, choosing the step", options_.begin_timeout_s, absl::OkStatus(),
                                                          [this]() -> absl::StatusOr<std::string> {
                                                            LAMINA_ASSIGN_OR_RETURN(const Choice choice, Choose());
@@ -191,14 +194,7 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
     Close();
     return verdict;
   }
-  if (runtime_.events != nullptr) {
-    Event event;
-    event.kind = EventKind::kRestorePassedOver;
-    event.rank = agreement_.rank();
-    event.step = choice_.candidates[candidate_].attempt.step;
-    event.cause = std::string(verdict.message());
-    runtime_.events->Post(event);
-  }
+  Post(EventKind::kRestorePassedOver, choice_.candidates[candidate_].attempt.step, 0, std::string(verdict.message()));
   ++candidate_;
   return Together::kOlder;
 }
@@ -228,6 +224,7 @@ absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const Tensor
                          }).status());
   done_({choice_.store, choice_.incarnation, entry.commit, entry.attempt.step, entry.parent},
         Restored{entry.attempt.step, entry.commit, entry.parent});
+  Post(EventKind::kRestoreDone, entry.attempt.step, filler.bytes(), "");
   Close();
   return Progress::kDone;
 }
@@ -238,6 +235,19 @@ absl::Status RestoreRun::Fail(const absl::Status& why) {
   // Damage is for files: a caller that cannot use the step does not make the job resume an older one.
   const absl::Status reason = IsDamage(why) ? absl::InvalidArgumentError(why.message()) : why;
   return Agree("checking", reason).status();
+}
+
+void RestoreRun::Post(EventKind kind, int64_t step, int64_t bytes, std::string cause) {
+  if (runtime_.events == nullptr) return;
+  Event event;
+  event.kind = kind;
+  event.rank = agreement_.rank();
+  event.step = step;
+  event.save_number = number_;
+  event.bytes = bytes;
+  event.duration_ns = runtime_.env.MonotonicNs() - begun_ns_;
+  event.cause = std::move(cause);
+  runtime_.events->Post(std::move(event));
 }
 
 void RestoreRun::Close() {

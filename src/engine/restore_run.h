@@ -30,7 +30,7 @@ class RestoreRun final : public RestoreSession {
  public:
   // `claim` gives the leader the root (an incarnation in train mode, the header alone in read mode; an empty root in read mode is
   // NotFound). `done` is called once, on success. `keep_active` lives as long as the session: the beats.
-  RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, std::string key, std::optional<int64_t> wanted_step,
+  RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, int64_t number, std::optional<int64_t> wanted_step,
              std::function<absl::StatusOr<Claimed>()> claim, std::function<void(const Claimed&, const Restored&)> done,
              std::shared_ptr<void> keep_active);
 
@@ -64,12 +64,15 @@ class RestoreRun final : public RestoreSession {
   enum class Together { kGoOn, kOlder };
   absl::StatusOr<Together> Agree(std::string_view what, const absl::Status& mine, const std::function<absl::Status()>& leader_last = {});
   Patience Waiting(std::string what) const;
+  void Post(EventKind kind, int64_t step, int64_t bytes, std::string cause);
   void Close();
 
   const Options& options_;
   const Runtime& runtime_;
   Agreement& agreement_;
+  const int64_t number_;  // counts the engine's restores
   const std::string key_;
+  const int64_t begun_ns_;
   const std::optional<int64_t> wanted_step_;
   const std::function<absl::StatusOr<Claimed>()> claim_;
   const std::function<void(const Claimed&, const Restored&)> done_;

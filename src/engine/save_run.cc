@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/bytes.h"
 #include "base/serial.h"
 #include "base/status.h"
@@ -47,17 +48,17 @@ std::string ReasonText(const Ended& ended) {
 
 }  // namespace
 
-SaveRun::SaveRun(const Options& options, const Runtime& runtime, Agreement& agreement, const Claimed& claimed, uint32_t attempt,
-                 SaveJob& job, int64_t deadline_ns, std::function<bool()> may_vote, std::function<void(std::string_view)> set_phase)
+SaveRun::SaveRun(const Options& options, const Runtime& runtime, Agreement& agreement, tier::Log& log, const Claimed& claimed,
+                 uint32_t attempt, SaveJob& job, int64_t deadline_ns, SaveCallbacks callbacks)
     : options_(options),
       runtime_(runtime),
       agreement_(agreement),
+      log_(log),
       claimed_(claimed),
       attempt_(attempt),
       job_(job),
       deadline_ns_(deadline_ns),
-      may_vote_(std::move(may_vote)),
-      set_phase_(std::move(set_phase)),
+      callbacks_(std::move(callbacks)),
       plans_(job.plans) {}
 
 std::string SaveRun::Key(std::string_view name) const { return absl::StrCat(job_.key, "/", std::string(name)); }
@@ -66,8 +67,17 @@ Patience SaveRun::Waiting(std::string what) const {
   return {absl::StrCat("save of ", StepText(job_.step), ", ", what), deadline_ns_, true, {}};
 }
 
+void SaveRun::Forget(Agreement& agreement, const std::string& job_key) {
+  const auto forget = [&](std::string_view name) { agreement.Forget(absl::StrCat(job_key, "/", std::string(name))); };
+  for (const char* name : {"ready/", "description/", "vote/", "failed/", "first/begin/", "first/description/"}) {
+    forget(absl::StrCat(name, agreement.rank()));
+  }
+  if (!agreement.IsLeader()) return;
+  for (const char* name : {"go", "description/all", "failed", "ended", "first/answer", "first/description/all"}) forget(name);
+}
+
 RunResult SaveRun::Run() {
-  set_phase_("agreeing");
+  callbacks_.set_phase("agreeing");
   const Ready ready{job_.status, job_.plans == nullptr ? format::Digest{} : job_.plans->plan.digest, job_.description_changed};
   absl::Status mine = agreement_.Say(Key(absl::StrCat("ready/", agreement_.rank())), Encode(ready));
   absl::StatusOr<Go> go = agreement_.IsLeader() ? LeadReady() : FollowReady();
@@ -79,11 +89,7 @@ RunResult SaveRun::Run() {
   }
   if (!mine.ok()) Tell(mine);
   RunResult result;
-  result.ended = agreement_.IsLeader() ? (mine.ok() ? LeadVerdict(*go) : [&] {
-    tier::Log log(runtime_.env, runtime_.tier);
-    return Settle(log, *go, FirstCause(FromRank(mine, agreement_.rank(), "writing")));
-  }())
-                                       : FollowVerdict(*go, mine);
+  result.ended = agreement_.IsLeader() ? LeadVerdict(*go, mine) : FollowVerdict(*go, mine);
   if (agreement_.IsLeader()) agreement_.Say(Key("ended"), Encode(result.ended)).IgnoreError();  // who misses it asks the log
   result.plans = plans_;
   result.totals = totals_;
@@ -184,15 +190,18 @@ absl::Status SaveRun::SomebodyFailed() {
 
 absl::Status SaveRun::WriteAndVote(const Go& go) {
   if (go.plan_anew) LAMINA_RETURN_IF_ERROR(PlanAnew());
-  set_phase_("writing");
+  callbacks_.set_phase("writing");
   const std::vector<PackItem> items = ItemsToWrite();
-  next_look_ns_ = runtime_.env.MonotonicNs() + kLookForFailureNs;
+  const int64_t write_begun_ns = runtime_.env.MonotonicNs();
+  next_look_ns_ = write_begun_ns + kLookForFailureNs;
   LAMINA_ASSIGN_OR_RETURN(const WrittenPack pack,
                           WritePack(runtime_.env, runtime_.tier, claimed_.store, go.attempt, static_cast<uint32_t>(agreement_.rank()),
                                     job_.snapshot.lease.bytes(), items, [this](int64_t) { return SomebodyFailed(); }));
-  set_phase_("voting");
+  callbacks_.post(EventKind::kWriteDone, static_cast<int64_t>(pack.pack_bytes), runtime_.env.MonotonicNs() - write_begun_ns, "");
+  callbacks_.set_phase("voting");
   LAMINA_ASSIGN_OR_RETURN(const Vote vote, MakeVote(pack));
-  if (!may_vote_()) return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " was given up before its vote"));
+  if (!callbacks_.may_vote())
+    return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " was given up before its vote"));
   voted_ = true;  // sent counts as cast, whatever the answer
   return agreement_.Say(Key(absl::StrCat("vote/", agreement_.rank())), Encode(vote));
 }
@@ -225,45 +234,65 @@ absl::StatusOr<Vote> SaveRun::MakeVote(const WrittenPack& pack) {
 
 void SaveRun::Tell(const absl::Status& cause) {
   const std::string text = EncodeStatus(FromRank(cause, agreement_.rank(), job_.status.ok() ? "writing" : "copying"));
-  agreement_.Say(Key("failed"), text).IgnoreError();  // the missing vote says it too
+  // The missing vote says it too, if the store takes neither.
+  agreement_.Say(Key(absl::StrCat("failed/", agreement_.rank())), text).IgnoreError();
+  agreement_.Say(Key("failed"), text).IgnoreError();
 }
 
-absl::Status SaveRun::FirstCause(const absl::Status& fallback) {
-  absl::StatusOr<std::optional<std::string>> failed = agreement_.Look(Key("failed"));
-  return failed.ok() && failed->has_value() ? DecodeStatus(**failed) : fallback;
+// `first`, and what other ranks have told for themselves.
+absl::Status SaveRun::AllCauses(const absl::Status& first) {
+  std::vector<std::string> messages = {std::string(first.message())};
+  absl::Status told;
+  for (int32_t rank = 0; rank < agreement_.rank_count(); ++rank) {
+    const absl::StatusOr<std::optional<std::string>> failed = agreement_.Look(Key(absl::StrCat("failed/", rank)));
+    if (!failed.ok()) break;  // the store is gone, and `first` says so or something before it
+    if (!failed->has_value()) continue;
+    const absl::Status status = DecodeStatus(**failed);
+    if (told.ok()) told = status;
+    const std::string message(status.message());
+    if (std::find(messages.begin(), messages.end(), message) == messages.end()) messages.push_back(message);
+  }
+  // A rank that merely missed the others' votes is not the cause where another one tells what went wrong.
+  const bool waited = base::DetailOf(first, base::kRankDetail) == std::nullopt;
+  if (waited && !told.ok()) return told;
+  if (messages.size() == 1) return first;
+  absl::Status all(first.code(), absl::StrCat(messages[0], "; and ", absl::StrJoin(messages.begin() + 1, messages.end(), "; ")));
+  first.ForEachPayload([&all](absl::string_view url, const absl::Cord& payload) { all.SetPayload(url, payload); });
+  return base::WithDetail(all, base::kCausesDetail, absl::StrJoin(messages, "\n"));
 }
 
-Ended SaveRun::LeadVerdict(const Go& go) {
-  set_phase_("committing");
-  absl::StatusOr<Ended> committed = LeadCommit(go);
-  if (committed.ok()) return *committed;
-  tier::Log log(runtime_.env, runtime_.tier);
-  return Settle(log, go, committed.status());
+Ended SaveRun::LeadVerdict(const Go& go, const absl::Status& mine) {
+  callbacks_.set_phase("committing");
+  absl::Status why = FromRank(mine, agreement_.rank(), "writing");
+  if (why.ok()) {
+    absl::StatusOr<Ended> committed = LeadCommit(go);
+    if (committed.ok()) return *committed;
+    why = committed.status();
+  }
+  return Settle(go, AllCauses(why));
 }
 
 // The attempt did not commit as far as this rank knows. The log has the last word: a commit that got there counts.
-Ended SaveRun::Settle(tier::Log& log, const Go& go, const absl::Status& why) {
+Ended SaveRun::Settle(const Go& go, const absl::Status& why) {
   Ended ended = AbortedOrSkipped(why);
   if (!go.proceed) return ended;  // no attempt was made: there is nothing that the log could know
-  const absl::StatusOr<tier::Verdict> verdict = log.Abort(go.attempt, ReasonText(ended));
+  const absl::StatusOr<tier::Verdict> verdict = log_.Abort(go.attempt, ReasonText(ended));
   if (!verdict.ok()) {
     if (absl::IsAborted(verdict.status())) return Aborted(verdict.status());
     return Aborted(base::Annotate(why, absl::StrCat("(and the log could not be told: ", std::string(verdict.status().message()), ")")));
   }
   if (*verdict != tier::Verdict::kCommitted) {
-    // What a sweep leaves behind now the next claim sweeps.
-    if (agreement_.IsLeader()) log.Sweep(claimed_.incarnation).status().IgnoreError();
     return ended;
   }
-  return CommittedByLog(log, go.attempt);
+  return CommittedByLog(go.attempt);
 }
 
 // A commit that this rank did not see come about.
-Ended SaveRun::CommittedByLog(tier::Log& log, const format::AttemptId& attempt) {
+Ended SaveRun::CommittedByLog(const format::AttemptId& attempt) {
   Ended ended;
   ended.kind = Ended::Kind::kCommitted;
   ended.commit = kUnknownCommit;
-  const absl::StatusOr<format::LogRecord> newest = log.Newest();
+  const absl::StatusOr<format::LogRecord> newest = log_.Newest();
   if (!newest.ok()) return ended;  // it is committed all the same; kUnknownCommit makes the next save look again
   for (const format::StepEntry& entry : newest->steps) {
     if (entry.attempt != attempt) continue;
@@ -309,7 +338,10 @@ absl::Status SaveRun::CheckVotes(const std::vector<Vote>& votes) {
                                                      ". Wrap what belongs to each rank alone in lamina.PerRank"));
     }
   }
-  return planned_anew_ ? absl::OkStatus() : CheckReplicas(votes);
+  if (planned_anew_) return absl::OkStatus();  // replicas were hashed by the plan before this one
+  const absl::Status replicas = CheckReplicas(votes);
+  if (!replicas.ok()) callbacks_.post(EventKind::kReplicaMismatch, 0, 0, std::string(replicas.message()));
+  return replicas;
 }
 
 absl::Status SaveRun::WriteObject(const std::string& name, std::string_view bytes) {
@@ -364,9 +396,8 @@ absl::StatusOr<Ended> SaveRun::LeadCommit(const Go& go) {
   tier::CommitRequest request;
   request.attempt = go.attempt;
   request.parent = supersedes ? claimed_.restored_parent : claimed_.parent;
-  tier::Log log(runtime_.env, runtime_.tier);
   if (request.parent == kUnknownCommit) {
-    LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log.Newest());
+    LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log_.Newest());
     request.parent = newest.head;
   }
   request.supersedes_parent_step = supersedes;
@@ -374,7 +405,7 @@ absl::StatusOr<Ended> SaveRun::LeadCommit(const Go& go) {
   request.packs_digest = format::Checksum128(base::AsBytes(packs_bytes));
   request.state_bytes = static_cast<uint64_t>(ended.total.state_bytes);
   request.stored_bytes = static_cast<uint64_t>(ended.total.written_bytes);
-  LAMINA_ASSIGN_OR_RETURN(ended.commit, log.Commit(request));
+  LAMINA_ASSIGN_OR_RETURN(ended.commit, log_.Commit(request));
   ended.kind = Ended::Kind::kCommitted;
   return ended;
 }
@@ -389,8 +420,7 @@ Ended SaveRun::FollowVerdict(const Go& go, const absl::Status& mine) {
   // Rank 0 is gone, or the store. Nothing can have been committed without this rank's vote.
   const absl::Status why = mine.ok() ? ended.status() : FromRank(mine, agreement_.rank(), "writing");
   if (go.proceed) runtime_.env.SleepNs(static_cast<int64_t>(runtime_.env.RandomU64() % static_cast<uint64_t>(kGiveUpDelayNsMax)));
-  tier::Log log(runtime_.env, runtime_.tier);
-  return voted_ ? Settle(log, go, why) : AbortedOrSkipped(why);
+  return voted_ ? Settle(go, why) : AbortedOrSkipped(why);
 }
 
 }  // namespace lamina::engine

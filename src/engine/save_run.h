@@ -61,11 +61,22 @@ struct RunResult {
   SaveTotals totals;                     // this rank's
 };
 
+// What a run asks of its engine and tells it.
+struct SaveCallbacks {
+  std::function<bool()> may_vote;                   // false: the save was given up
+  std::function<void(std::string_view)> set_phase;  // for the beats
+  std::function<void(EventKind kind, int64_t bytes, int64_t duration_ns, std::string cause)> post;
+};
+
 class SaveRun {
  public:
-  SaveRun(const Options& options, const Runtime& runtime, Agreement& agreement, const Claimed& claimed, uint32_t attempt, SaveJob& job,
-          int64_t deadline_ns, std::function<bool()> may_vote, std::function<void(std::string_view)> set_phase);
+  // `log` is the save thread's own: what it remembers of readers and sweeps must outlive the run.
+  SaveRun(const Options& options, const Runtime& runtime, Agreement& agreement, tier::Log& log, const Claimed& claimed, uint32_t attempt,
+          SaveJob& job, int64_t deadline_ns, SaveCallbacks callbacks);
   RunResult Run();
+
+  // Takes back what this rank has said in a save that every rank is past.
+  static void Forget(Agreement& agreement, const std::string& job_key);
 
  private:
   absl::StatusOr<Go> LeadReady();
@@ -75,28 +86,28 @@ class SaveRun {
   std::vector<PackItem> ItemsToWrite();
   absl::StatusOr<Vote> MakeVote(const WrittenPack& pack);
   absl::Status SomebodyFailed();
-  Ended LeadVerdict(const Go& go);
+  Ended LeadVerdict(const Go& go, const absl::Status& mine);
   absl::StatusOr<Ended> LeadCommit(const Go& go);
   absl::Status CheckVotes(const std::vector<Vote>& votes);
   absl::Status CheckReplicas(const std::vector<Vote>& votes);
   absl::Status WriteObject(const std::string& name, std::string_view bytes);
-  Ended Settle(tier::Log& log, const Go& go, const absl::Status& why);
-  Ended CommittedByLog(tier::Log& log, const format::AttemptId& attempt);
+  Ended Settle(const Go& go, const absl::Status& why);
+  Ended CommittedByLog(const format::AttemptId& attempt);
   Ended FollowVerdict(const Go& go, const absl::Status& mine);
   void Tell(const absl::Status& cause);
-  absl::Status FirstCause(const absl::Status& fallback);
+  absl::Status AllCauses(const absl::Status& fallback);
   Patience Waiting(std::string what) const;
   std::string Key(std::string_view name) const;
 
   const Options& options_;
   const Runtime& runtime_;
   Agreement& agreement_;
+  tier::Log& log_;
   const Claimed& claimed_;
   const uint32_t attempt_;
   SaveJob& job_;
   const int64_t deadline_ns_;
-  const std::function<bool()> may_vote_;
-  const std::function<void(std::string_view)> set_phase_;
+  const SaveCallbacks callbacks_;
   std::shared_ptr<const PlanSet> plans_;
   bool planned_anew_ = false;
   bool voted_ = false;

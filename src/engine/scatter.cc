@@ -29,6 +29,7 @@ PackedTail PackedTailOf(const BoxView& view) {
 }  // namespace
 
 bool IsWritable(const BoxView& view) {
+  if (shard::IsEmpty(view.box)) return true;
   for (size_t dimension = 0; dimension < view.strides.size(); ++dimension) {
     if (view.strides[dimension] == 0 && view.box.extent[dimension] > 1) return false;
   }

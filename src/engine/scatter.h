@@ -9,7 +9,7 @@
 
 namespace lamina::engine {
 
-// True when no two elements of the view share memory through a stride of 0.
+// True when no two elements of the view share memory through a stride of 0; the strides of a view without elements say nothing.
 bool IsWritable(const BoxView& view);
 
 // Writes the packed elements of `source` to the view's elements from row-major ordinal `element_begin` on. All lie in the view.
