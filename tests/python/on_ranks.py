@@ -38,6 +38,7 @@ def on_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list[
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=count,
+        run_id="none",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,
