@@ -234,6 +234,7 @@ absl::StatusOr<LogRecord> Log::Claim(const ClaimOptions& options) {
     return OpenRecord(newest, number, options);
   };
   LAMINA_ASSIGN_OR_RETURN(const std::optional<LogRecord> open, Publish(/*damage_ok=*/true, build));
+  if (!open.has_value()) return absl::InternalError("an open was not published, though nothing can settle it");
   LAMINA_RETURN_IF_ERROR(RenewLease(open->number));
   return *open;
 }
