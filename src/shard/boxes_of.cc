@@ -164,9 +164,14 @@ std::vector<Box> BoxesFrom(const std::vector<Intervals>& dims) {
   return {std::move(empty)};
 }
 
+bool IsNothing(std::span<const int64_t> shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
+
+// Nothing is nothing in any shape: fully_shard leaves no rows of a parameter that tensor parallelism left no columns of.
 bool HasShape(const std::vector<Intervals>& dims, std::span<const int64_t> shape) {
-  return std::equal(dims.begin(), dims.end(), shape.begin(), shape.end(),
-                    [](const Intervals& i, int64_t size) { return Length(i) == size; });
+  std::vector<int64_t> held;
+  for (const Intervals& intervals : dims) held.push_back(Length(intervals));
+  return std::equal(held.begin(), held.end(), shape.begin(), shape.end()) ||
+         (held.size() == shape.size() && IsNothing(held) && IsNothing(shape));
 }
 
 }  // namespace
@@ -191,6 +196,10 @@ absl::StatusOr<std::vector<Box>> BoxesOfLocal(std::span<const int64_t> global_sh
   if (readings.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("a local tensor of shape ", ToString(WholeBox(local_shape)),
                                                    " is not what the placements give of ", ToString(WholeBox(global_shape))));
+  }
+  if (IsNothing(local_shape)) {
+    const std::vector<int64_t> extent(local_shape.begin(), local_shape.end());
+    return std::vector<Box>{{std::vector<int64_t>(extent.size(), 0), extent}};
   }
   if (readings.front() != readings.back()) {
     return absl::InvalidArgumentError(absl::StrCat("strided shards of ", ToString(WholeBox(global_shape)),

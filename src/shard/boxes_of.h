@@ -28,8 +28,8 @@ absl::StatusOr<std::vector<Box>> BoxesOf(std::span<const int64_t> global_shape, 
 
 // As BoxesOf, for memory whose shape is known. A strided shard stands for splits done in another order than the mesh's: rows cut by a later
 // mesh dimension first. fully_shard cuts in that order; distribute_tensor goes from first to last by _split_tensor. The two hold the same
-// rows except where nested splits are uneven, and there `local_shape` tells which was done. InvalidArgument when neither has that shape, or
-// when both have it with different rows.
+// rows except where nested splits are uneven, and there `local_shape` tells which was done; where nothing is held, any shape without
+// elements does. InvalidArgument when neither has that shape, or when both have it with different rows.
 absl::StatusOr<std::vector<Box>> BoxesOfLocal(std::span<const int64_t> global_shape, std::span<const int64_t> mesh_shape,
                                               std::span<const int64_t> coordinate, std::span<const Placement> placements,
                                               std::span<const int64_t> local_shape);

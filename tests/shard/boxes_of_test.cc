@@ -192,6 +192,19 @@ TEST_CASE("Uneven nested splits are read by the shape of the local tensor (FC-02
   CHECK(boxes({0, 0}, 3).status().code() == absl::StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("Where nothing is held, the local tensor may have any shape without elements", "[shard]") {
+  // Tensor parallelism over 3 gives the last place none of 4 columns; fully_shard keeps no rows of that, where 6 would be its share.
+  const std::vector<Placement> placements{kRows, {Placement::Kind::kShard, 1, 1}};
+  const auto boxes = [&](std::vector<int64_t> coordinate, std::vector<int64_t> local) {
+    return BoxesOfLocal(std::vector<int64_t>{12, 4}, std::vector<int64_t>{2, 3}, coordinate, placements, local);
+  };
+  CHECK(boxes({1, 2}, {6, 0}).value() == std::vector<Box>{{{0, 0}, {6, 0}}});
+  CHECK(boxes({1, 2}, {0, 0}).value() == std::vector<Box>{{{0, 0}, {0, 0}}});
+  CHECK(boxes({1, 1}, {0, 0}).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(boxes({1, 2}, {6, 1}).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(boxes({1, 2}, {0}).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
 TEST_CASE("A local tensor that fits two readings with different rows is refused", "[shard]") {
   int refused = 0;
   for (int64_t rows = 1; rows < 64; ++rows) {
