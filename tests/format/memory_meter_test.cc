@@ -30,6 +30,8 @@ void GiveBack(void* block) noexcept {
 
 void* operator new(size_t bytes) { return Take(bytes); }
 void* operator new[](size_t bytes) { return Take(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return Take(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return Take(bytes); }
 void operator delete(void* block) noexcept { GiveBack(block); }
 void operator delete[](void* block) noexcept { GiveBack(block); }
 void operator delete(void* block, size_t) noexcept { GiveBack(block); }
