@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-_WRAPPER_PREFIXES: Final = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPERS: Final = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _PAIRS_MAX: Final = 1_000_000  # of names that are compared for likeness
 
 
@@ -80,7 +80,4 @@ def _with_nearest(what: str, names: Sequence[str], others: Sequence[str]) -> lis
 
 
 def _bare(name: str) -> str:
-    bare = name.replace('"', "")
-    for prefix in _WRAPPER_PREFIXES:
-        bare = bare.replace(prefix, "")
-    return bare
+    return ".".join(part for part in name.replace('"', "").split(".") if part not in _WRAPPERS)
