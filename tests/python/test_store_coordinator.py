@@ -4,11 +4,15 @@ import ast
 import datetime
 import inspect
 import threading
+from pathlib import Path
 
 import fake_core
 import pytest
+import torch
 import torch.distributed as dist
+from on_ranks import on_ranks
 
+import lamina
 from lamina import store_coordinator
 from lamina.ranks import Ranks
 from lamina.store_coordinator import StoreCoordinator, own_client
@@ -71,6 +75,45 @@ def test_a_waiting_trainer_does_not_hold_up_the_coordinator(store: dist.TCPStore
     finally:
         coordinator.close()
         waiting.join()
+
+
+def test_a_waiting_coordinator_does_not_hold_up_the_trainer(store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one connection the trainer's set would stand behind the wait that only it can end."""
+    monkeypatch.setattr(store_coordinator, "_call", lambda client, operation, key, value: (client.wait([key]), ("ok", client.get(key)))[1])
+    coordinator = StoreCoordinator(store)
+    coordinator.queue.requests.put((7, "get", "later", b""))  # type: ignore[attr-defined]
+    try:
+        store.set("later", b"x")
+        assert coordinator.queue.replies.get(timeout=30) == (7, "ok", b"x")  # type: ignore[attr-defined]
+    finally:
+        coordinator.close()
+
+
+def test_no_call_of_the_client_waits() -> None:
+    """By structure: of the client's calls only `get` could, and an absent key is told above to be absent at once."""
+    tree = ast.parse(inspect.getsource(store_coordinator._call))
+    calls = [node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    assert sorted(calls) == ["check", "delete_key", "get", "set"]
+
+
+def save_while_a_rank_is_missing(root: str) -> str:
+    state, handle = {"w": torch.ones(4)}, None
+    with lamina.Checkpointer(root) as ckpt:
+        ckpt.save(1, state).wait()  # the first one, in which the ranks meet
+        if dist.get_rank() == 0:
+            handle = ckpt.save(2, state)
+        group = dist.new_group([0, 1])  # through the store
+        total = torch.ones(1)
+        dist.all_reduce(total, group=group)
+        assert total.item() == 2
+        assert handle is None or not handle.done()  # it waits for the other rank, which comes only after all of this
+        dist.barrier()
+        handle = handle or ckpt.save(2, state)
+        return handle.wait().outcome
+
+
+def test_collectives_go_on_while_a_save_waits_for_a_rank(tmp_path: Path) -> None:
+    assert on_ranks(2, save_while_a_rank_is_missing, str(tmp_path / "root")) == ["committed"] * 2
 
 
 def test_the_trainers_client_keeps_its_timeout(store: dist.TCPStore) -> None:
