@@ -91,7 +91,8 @@ RunResult SaveRun::Run() {
   RunResult result;
   result.ended = agreement_.IsLeader() ? LeadVerdict(*go, mine) : FollowVerdict(*go, mine);
   if (agreement_.IsLeader()) agreement_.Say(Key("ended"), Encode(result.ended)).IgnoreError();  // who misses it asks the log
-  result.plans = plans_;
+  // A skip says that the ranks no longer plan alike: the next save makes them meet.
+  result.plans = result.ended.kind == Ended::Kind::kSkipped ? nullptr : plans_;
   result.totals = totals_;
   return result;
 }
@@ -363,7 +364,11 @@ absl::StatusOr<Ended> SaveRun::LeadCommit(const Go& go) {
     LAMINA_ASSIGN_OR_RETURN(votes.emplace_back(), DecodeVote(text));
   }
   LAMINA_RETURN_IF_ERROR(CheckVotes(votes));
+  absl::StatusOr<Ended> ended = WriteAndCommit(go, votes);
+  return ended.ok() ? ended : FromRank(ended.status(), agreement_.rank(), "committing");
+}
 
+absl::StatusOr<Ended> SaveRun::WriteAndCommit(const Go& go, const std::vector<Vote>& votes) {
   format::Catalog catalog;
   catalog.store_id = claimed_.store.store_id;
   catalog.attempt = go.attempt;

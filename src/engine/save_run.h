@@ -88,6 +88,7 @@ class SaveRun {
   absl::Status SomebodyFailed();
   Ended LeadVerdict(const Go& go, const absl::Status& mine);
   absl::StatusOr<Ended> LeadCommit(const Go& go);
+  absl::StatusOr<Ended> WriteAndCommit(const Go& go, const std::vector<Vote>& votes);
   absl::Status CheckVotes(const std::vector<Vote>& votes);
   absl::Status CheckReplicas(const std::vector<Vote>& votes);
   absl::Status WriteObject(const std::string& name, std::string_view bytes);

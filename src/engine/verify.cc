@@ -68,17 +68,24 @@ class Verifier {
   Verification Take() { return std::move(result_); }
 
  private:
-  // Each of the two copies alone, so that damage in one shows although readers can do without it.
+  // Each of the two copies alone, so that damage in one shows although readers can do without it; and the zeros behind them, which readers
+  // pass over.
   void CheckLogRecord(uint64_t number) {
     const std::string name = format::LogPath(number);
     const absl::StatusOr<std::string> bytes = tier::ReadWhole(tier_, name, format::kMetadataBytesMax);
     if (!bytes.ok()) return Report(name, bytes.status());
     const size_t half = bytes->size() / 2;
+    bool sound = true;
     for (const bool first : {true, false}) {
       const std::string copy = bytes->substr(first ? 0 : half, half);
       const absl::Status status = format::DecodeLogRecord(base::AsBytes(copy + copy), number).status();
       if (!status.ok()) Report(name, base::Annotate(status, absl::StrCat("'", name, "', ", first ? "first" : "second", " copy")));
+      sound = sound && status.ok();
     }
+    const auto differs =
+        std::mismatch(bytes->begin(), bytes->begin() + static_cast<ptrdiff_t>(half), bytes->begin() + static_cast<ptrdiff_t>(half));
+    if (!sound || differs.second == bytes->end()) return;
+    Report(name, absl::DataLossError(absl::StrCat("'", name, "': its two copies differ at byte ", differs.first - bytes->begin())));
   }
 
   void CheckPacks(StepReader& reader) {
