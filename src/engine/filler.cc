@@ -65,27 +65,42 @@ absl::Status Filler::Plan() {
 }
 
 absl::Status Filler::Check(int64_t budget_bytes) {
-  for (ChunkTask& task : tasks_) {
-    budget_bytes -= task.record.raw_bytes;
-    if (budget_bytes >= 0) task.staged = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
-  }
+  LAMINA_RETURN_IF_ERROR(MakeStage(budget_bytes));
   return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i) -> absl::Status {
-    ChunkTask& task = tasks_[i];
-    if (task.staged != nullptr) return Read(task, {task.staged.get(), task.record.raw_bytes});
+    const ChunkTask& task = tasks_[i];
+    if (!task.staged.empty()) return Read(task, task.staged);
     const auto scratch = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
     return Read(task, {scratch.get(), task.record.raw_bytes});
   });
 }
 
+absl::Status Filler::MakeStage(int64_t budget_bytes) {
+  size_t staged_count = 0;
+  int64_t stage_bytes = 0;
+  while (staged_count < tasks_.size() && stage_bytes + tasks_[staged_count].record.raw_bytes <= budget_bytes) {
+    stage_bytes += tasks_[staged_count++].record.raw_bytes;
+  }
+  if (stage_bytes == 0) return absl::OkStatus();
+  LAMINA_ASSIGN_OR_RETURN(window_, device::PinnedWindow::Create(env_, stage_bytes));
+  LAMINA_ASSIGN_OR_RETURN(lease_, window_->Acquire(stage_bytes, env::kForeverNs));
+  std::span<std::byte> rest = lease_.bytes();
+  for (ChunkTask& task : std::span(tasks_).first(staged_count)) {
+    task.staged = rest.first(task.record.raw_bytes);
+    rest = rest.subspan(task.record.raw_bytes);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Filler::Fill() {
   return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i) -> absl::Status {
-    ChunkTask& task = tasks_[i];
-    std::unique_ptr<std::byte[]> bytes = std::move(task.staged);
-    if (bytes == nullptr) {
-      bytes = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
-      LAMINA_RETURN_IF_ERROR(Read(task, {bytes.get(), task.record.raw_bytes}));
+    const ChunkTask& task = tasks_[i];
+    if (!task.staged.empty()) {
+      Copy(task, task.staged);
+      return absl::OkStatus();
     }
-    Copy(task, {bytes.get(), task.record.raw_bytes});
+    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
+    LAMINA_RETURN_IF_ERROR(Read(task, {scratch.get(), task.record.raw_bytes}));
+    Copy(task, {scratch.get(), task.record.raw_bytes});
     return absl::OkStatus();
   });
 }
@@ -115,7 +130,7 @@ absl::Status Filler::AddChunks(const plan::BoxRead& read) {
     const bool wanted = std::any_of(read.parts.begin(), read.parts.end(), [&](const plan::TargetPart& part) {
       return plan::ChunkTouches(stored.box, static_cast<int64_t>(chunk.element_begin), chunk.raw_bytes / element_bytes, part.common);
     });
-    if (wanted) tasks_.push_back({&read, chunk, ordinal, nullptr});
+    if (wanted) tasks_.push_back({&read, chunk, ordinal, {}});
   }
   return absl::OkStatus();
 }

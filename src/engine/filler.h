@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "device/pinned_window.h"
 #include "engine/step_reader.h"
 #include "env/env.h"
 #include "lamina/tensor_view.h"
@@ -34,11 +35,12 @@ class Filler {
     const plan::BoxRead* read = nullptr;
     format::ChunkRecord record;
     size_t ordinal = 0;
-    std::unique_ptr<std::byte[]> staged;  // null: beyond the budget
+    std::span<std::byte> staged;  // empty: beyond the budget
   };
 
   const format::CatalogTensor& TensorOf(const plan::BoxRead& read) const;
   const format::StoredBox& StoredOf(const plan::BoxRead& read) const;
+  absl::Status MakeStage(int64_t budget_bytes);
   absl::Status AddChunks(const plan::BoxRead& read);
   absl::Status Read(const ChunkTask& task, std::span<std::byte> raw);
   void Copy(const ChunkTask& task, std::span<const std::byte> raw);
@@ -49,6 +51,9 @@ class Filler {
   const int32_t task_count_;
   std::vector<plan::BoxRead> reads_;
   std::vector<ChunkTask> tasks_;
+  std::unique_ptr<device::PinnedWindow>
+      window_;  // what staged chunks lie in: mapped at once, since pages that fault in one by one cost more than the read
+  device::WindowLease lease_;
 };
 
 }  // namespace lamina::engine
