@@ -1,0 +1,287 @@
+// Saves that go wrong: who is named, what is left, and that the next one works.
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "testing/thread_job.h"
+
+namespace lamina {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::All;
+using testing::Found;
+using testing::Moment;
+using testing::ScratchDirectory;
+using testing::ThreadJob;
+
+std::string RootIn(const ScratchDirectory& scratch) { return scratch.path() + "/root"; }
+
+Found Checked(const std::string& root) {
+  const std::unique_ptr<env::Env> env = env::NewPosixEnv();
+  const absl::StatusOr<Found> found = testing::CheckRoot(*env, root);
+  INFO(found.status());
+  REQUIRE(found.ok());
+  return *found;
+}
+
+void RequireOk(const std::vector<absl::Status>& statuses) {
+  const absl::Status status = All(statuses);
+  INFO(status);
+  REQUIRE(status.ok());
+}
+
+bool Contains(const absl::Status& status, const std::string& text) { return std::string(status.message()).find(text) != std::string::npos; }
+
+std::vector<std::string> FilesUnder(const std::string& directory) {
+  std::vector<std::string> files;
+  if (!fs::exists(directory)) return files;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) files.push_back(entry.path().string());
+  }
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("A replica that differs is an error that names entry and ranks", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 3);
+  RequireOk(job.Save({1, 1}));
+  const size_t entry = GENERATE(2, 3);  // "r" and "s"
+  const std::vector<absl::Status> statuses = job.Each([&](int32_t rank) -> absl::Status {
+    testing::RankState& state = job.state(rank);
+    state.Set({2, 1});
+    if (rank == 2) static_cast<std::byte*>(state.views()[entry].boxes[0].data)[0] ^= std::byte{1};
+    const std::vector<BlobView> blobs = state.Blobs({2, 1});
+    LAMINA_ASSIGN_OR_RETURN(const auto handle, job.engine(rank).Save({2, state.views(), blobs, {{"dp", 1}}}));
+    return testing::Await(*handle);
+  });
+  for (const absl::Status& status : statuses) {
+    INFO(status);
+    REQUIRE(absl::IsInvalidArgument(status));
+    REQUIRE(Contains(status, entry == 2 ? "'r'" : "'s'"));
+    REQUIRE(Contains(status, "ranks 0 and 2"));
+  }
+  RequireOk(job.Save({3, 1}));
+  RequireOk(job.End());
+  REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{3, 1}, {1, 1}});
+}
+
+TEST_CASE("A replica that may differ is kept as the lowest rank has it", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 3);
+  RequireOk(job.Each([&](int32_t rank) -> absl::Status {
+    testing::RankState& state = job.state(rank);
+    state.Set({2, 1});
+    state.views()[2].replicas_may_differ = true;
+    if (rank != 0) static_cast<std::byte*>(state.views()[2].boxes[0].data)[0] ^= std::byte{1};
+    const std::vector<BlobView> blobs = state.Blobs({2, 1});
+    LAMINA_ASSIGN_OR_RETURN(const auto handle, job.engine(rank).Save({2, state.views(), blobs, {{"dp", 1}}}));
+    return testing::Await(*handle);
+  }));
+  RequireOk(job.End());
+  REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{2, 1}});
+}
+
+TEST_CASE("Plain values that differ between ranks are an error", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 2);
+  const std::vector<absl::Status> statuses = job.Each([&](int32_t rank) -> absl::Status {
+    job.state(rank).Set({1, 1});
+    const std::vector<BlobView> blobs = job.state(rank).Blobs({1, 1 + rank});
+    LAMINA_ASSIGN_OR_RETURN(const auto handle, job.engine(rank).Save({1, job.state(rank).views(), blobs, {{"dp", 1}}}));
+    return testing::Await(*handle);
+  });
+  for (const absl::Status& status : statuses) {
+    INFO(status);
+    REQUIRE(absl::IsInvalidArgument(status));
+    REQUIRE(Contains(status, "ranks 0 and 1"));
+  }
+}
+
+TEST_CASE("A rank that does not come is named after begin_timeout_s", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 4, [](Options& options) { options.begin_timeout_s = 0.3; });
+  SECTION("to the first save") {}
+  SECTION("to a later one") { RequireOk(job.Save({1, 1})); }
+  for (const absl::Status& status : job.Save({2, 1}, {0, 1, 3})) {
+    INFO(status);
+    REQUIRE(absl::IsDeadlineExceeded(status));
+    REQUIRE(Contains(status, "rank 2"));
+  }
+}
+
+TEST_CASE("A description that is wrong on one rank fails the save on all and names it", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 2);
+  const bool first = GENERATE(true, false);
+  if (!first) RequireOk(job.Save({1, 1}));
+  TensorView& view = job.state(1).views()[2];
+  const TensorView sound = view;
+  view.boxes[0].strides = {1, 1};
+  for (const absl::Status& status : job.Save({2, 1})) {
+    INFO(status);
+    REQUIRE(absl::IsInvalidArgument(status));
+    REQUIRE(Contains(status, "'r'"));
+  }
+  view = sound;
+  RequireOk(job.Save({3, 1}));
+  RequireOk(job.End());
+  REQUIRE(Checked(RootIn(scratch)).line.front() == Moment{3, 1});
+}
+
+TEST_CASE("A failed write fails the save on all ranks, names rank and errno, and is forgotten by the next save", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 3);
+  RequireOk(job.Save({1, 1}));
+  const int error_number = GENERATE(EIO, ENOSPC);
+  const env::FaultCall call = GENERATE(env::FaultCall::kCreate, env::FaultCall::kWrite, env::FaultCall::kSync);
+  job.faults(1).AddRule({.call = call, .path_part = "00001.pack", .error_number = error_number, .first = 1, .count = 1});
+  for (const absl::Status& status : job.Save({2, 1})) {
+    INFO(status);
+    REQUIRE((error_number == EIO ? absl::IsUnavailable(status) : absl::IsResourceExhausted(status)));
+    REQUIRE(Contains(status, "rank 1"));
+    REQUIRE(base::ErrnoOf(status) == error_number);
+    REQUIRE(base::DetailOf(status, base::kRankDetail) == "1");
+  }
+  REQUIRE(job.faults(1).fault_count() == 1);
+  REQUIRE(FilesUnder(RootIn(scratch) + "/steps/000000000002").empty());
+  REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{1, 1}});
+  RequireOk(job.Save({3, 1}));
+  RequireOk(job.End());
+  REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{3, 1}, {1, 1}});
+}
+
+TEST_CASE("Whatever the leader cannot write fails the save on all ranks, and the next one works", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 2);
+  RequireOk(job.Save({1, 1}));
+  const std::string part = GENERATE(as<std::string>(), "catalog", "packs", "steps/000000000002", "00000.pack");
+  job.faults(0).AddRule({.call = std::nullopt, .path_part = part, .error_number = ENOSPC, .first = 1, .count = 1});
+  for (const absl::Status& status : job.Save({2, 1})) {
+    INFO(status);
+    REQUIRE(absl::IsResourceExhausted(status));
+    REQUIRE(Contains(status, "rank 0, "));
+    REQUIRE(base::DetailOf(status, base::kRankDetail) == "0");
+  }
+  REQUIRE(job.faults(0).fault_count() == 1);
+  RequireOk(job.Save({3, 1}));
+  RequireOk(job.End());
+  REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{3, 1}, {1, 1}});
+}
+
+TEST_CASE("Any single call that fails on any rank is told or overcome, and the next save works", "[engine]") {
+  const int32_t rank = GENERATE(0, 1);
+  bool hit = true;
+  for (int64_t call = 1; hit; ++call) {
+    INFO("call " << call << " of rank " << rank << " fails");
+    const ScratchDirectory scratch;
+    ThreadJob job(RootIn(scratch), 2);
+    RequireOk(job.Save({1, 1}));
+    const int64_t rule = job.faults(rank).AddRule({.call = {}, .path_part = "/root/", .error_number = EIO, .first = call, .count = 1});
+    const std::vector<absl::Status> statuses = job.Save({2, 1});
+    job.faults(rank).RemoveRule(rule);
+    hit = job.faults(rank).fault_count() == 1;
+    REQUIRE(statuses[0].ok() == statuses[1].ok());
+    const bool committed = statuses[0].ok();
+    INFO(statuses[0]);
+    REQUIRE((hit || committed));
+    RequireOk(job.Save({3, 1}));
+    RequireOk(job.End());
+    const Found found = Checked(RootIn(scratch));
+    REQUIRE(found.Has({2, 1}) == committed);
+    REQUIRE(found.line.front() == Moment{3, 1});
+  }
+}
+
+namespace {
+
+// Flips a bit in the middle of a file.
+void Damage(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  REQUIRE(file.good());
+  const auto middle = static_cast<std::streamoff>(fs::file_size(path) / 2);
+  file.seekg(middle);
+  const char byte = static_cast<char>(file.get() ^ 4);
+  file.seekp(middle);
+  file.put(byte);
+}
+
+std::string FileOfStep(const std::string& root, int64_t step, const std::string& name) {
+  for (const std::string& file : FilesUnder(absl::StrCat(root, "/steps/", absl::Dec(step, absl::kZeroPad12)))) {
+    if (fs::path(file).filename() == name) return file;
+  }
+  FAIL("step " << step << " has no file " << name);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("A damaged newest step is passed over by all ranks unless it was asked for", "[engine]") {
+  const ScratchDirectory scratch;
+  {
+    ThreadJob job(RootIn(scratch), 2);
+    RequireOk(job.Save({100, 1}));
+    RequireOk(job.Save({200, 1}));
+    RequireOk(job.End());
+  }
+  const std::string name = GENERATE(as<std::string>(), "catalog", "00001.pack", "missing");
+  if (name == "missing") {
+    fs::remove(FileOfStep(RootIn(scratch), 200, "00001.pack"));
+  } else {
+    Damage(FileOfStep(RootIn(scratch), 200, name));
+  }
+  ThreadJob job(RootIn(scratch), 3);
+  for (const absl::Status& status : job.Restore(200)) {
+    INFO(status);
+    REQUIRE(absl::IsDataLoss(status));
+  }
+  for (int32_t rank = 0; rank < 3; ++rank) REQUIRE(job.state(rank).IsPoisoned());
+  Moment moment;
+  RequireOk(job.Restore(std::nullopt, &moment));
+  REQUIRE(moment == Moment{100, 1});
+  RequireOk(job.Save({150, 2}));
+  RequireOk(job.Restore(std::nullopt, &moment));
+  REQUIRE(moment == Moment{150, 2});
+}
+
+TEST_CASE("A root where no step proves whole restores nothing and says so", "[engine]") {
+  const ScratchDirectory scratch;
+  {
+    ThreadJob job(RootIn(scratch), 2);
+    RequireOk(job.Save({100, 1}));
+    RequireOk(job.Save({200, 1}));
+    RequireOk(job.End());
+  }
+  Damage(FileOfStep(RootIn(scratch), 100, "catalog"));
+  Damage(FileOfStep(RootIn(scratch), 200, "00000.pack"));
+  ThreadJob job(RootIn(scratch), 2);
+  for (const absl::Status& status : job.Restore(std::nullopt)) {
+    INFO(status);
+    REQUIRE(absl::IsDataLoss(status));
+    REQUIRE(Contains(status, "no step of this root proves whole"));
+  }
+}
+
+TEST_CASE("Trouble that is no damage never makes a restore resume older", "[engine]") {
+  const ScratchDirectory scratch;
+  {
+    ThreadJob job(RootIn(scratch), 2);
+    RequireOk(job.Save({100, 1}));
+    RequireOk(job.Save({200, 1}));
+    RequireOk(job.End());
+  }
+  ThreadJob job(RootIn(scratch), 2);
+  const int error_number = GENERATE(EIO, EACCES);
+  job.faults(1).AddRule(
+      {.call = std::nullopt, .path_part = "steps/000000000200", .error_number = error_number, .first = 4, .count = env::kFaultsForEver});
+  for (const absl::Status& status : job.Restore(std::nullopt)) {
+    INFO(status);
+    REQUIRE((error_number == EIO ? absl::IsUnavailable(status) : absl::IsPermissionDenied(status)));
+    REQUIRE(Contains(status, "rank 1"));
+  }
+}
+
+}  // namespace lamina
