@@ -56,6 +56,18 @@ def renamer(rename: Rename) -> Callable[[str], str]:
     return apply
 
 
+def _kind_of(tag: str | None) -> str:
+    return "a mapping" if tag in ("$dict", "$ordered") else (tag or "a plain value").lstrip("$")
+
+
+def _advice(found: str, template: Any) -> str:
+    """For the habit of handing over a `state_dict()`."""
+    takes_mapping = found == "a mapping" and isinstance(template, (torch.nn.Module, torch.optim.Optimizer))
+    if takes_mapping or (found in ("a module", "an optimizer") and isinstance(template, Mapping)):
+        return ": hand over the object itself, not its state_dict(), in save and in restore"
+    return ""
+
+
 def _is_below(name: str, above: str) -> bool:
     return name == above or (name.startswith(above) and name[len(above)] in ".[")
 
@@ -133,7 +145,7 @@ class Match:
         if tag in values.MORE:
             return self._more(tag, node[tag], template, path)
         if isinstance(template, _MORE_TYPES) or (is_object(template) and not self._making):
-            return self.other_kind((tag or "a plain value").lstrip("$"), template, path)
+            return self.other_kind(_kind_of(tag), template, path)
         if tag in ("$dict", "$ordered"):
             return self._dict(node, template, path)
         return self._container(node, template, path)
@@ -142,7 +154,7 @@ class Match:
         """Notes that checkpoint and template differ in kind."""
         if template is not Lack.ABSENT:
             kind = "no such thing" if template is Lack.NEW else f"a {type(template).__qualname__}"
-            self.problems.other.append(f"{to_text(path)}: the checkpoint holds {found}, the template {kind}")
+            self.problems.other.append(f"{to_text(path)}: the checkpoint holds {found}, the template {kind}{_advice(found, template)}")
         return template
 
     def _more(self, tag: str, body: Json, template: Any, path: Path) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 _WRAPPERS: Final = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_NUMBERED_SLOT: Final = re.compile(r"\bstate\[\d+\]\.")
 _PAIRS_MAX: Final = 1_000_000  # of names that are compared for likeness
 
 
@@ -51,6 +53,10 @@ class Problems:
             )
         elif strict and (self.missing or self.unexpected):
             lines.append("  To restore only what both have, use restore(strict=False); for other names, restore(rename=...).")
+        if any(_NUMBERED_SLOT.search(name) for name in self.unexpected):
+            lines.append("  An optimizer makes the slots that it lacks when it is handed over itself, not as its state_dict().")
+        if self.shape:
+            lines.append("  To leave out what has another shape, give it a name of its own: restore(strict=False, rename={...}).")
         if self.dtype:
             lines.append("  To have values rounded to the template's dtype, use restore(cast=True).")
         return "\n".join(lines)

@@ -169,7 +169,8 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
     if (patience.tick) LAMINA_RETURN_IF_ERROR(patience.tick());
     const int64_t now_ns = env_.MonotonicNs();
     if (now_ns >= patience.deadline_ns) {
-      return absl::DeadlineExceededError(absl::StrCat(what, ": ", NameRanks(missing), " did not come in time"));
+      const char* const hint = patience.watch_beats ? "" : ": all ranks of the process group call save() and restore(), in the same order";
+      return absl::DeadlineExceededError(absl::StrCat(what, ": ", NameRanks(missing), " did not come in time", hint));
     }
     if (patience.watch_beats) {
       LAMINA_ASSIGN_OR_RETURN(const std::vector<int32_t> silent,

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -21,7 +22,10 @@ def _work(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     torch.set_num_threads(1)
     if int(os.environ["WORLD_SIZE"]) > 1:
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=90))
-    result = function(*arguments)
+    try:
+        result = function(*arguments)
+    except pytest.fail.Exception as failure:  # what torchrun would not take for an exception
+        raise AssertionError(str(failure)) from failure
     if dist.is_initialized():
         dist.destroy_process_group()
     return result
