@@ -21,6 +21,13 @@ constexpr char kPartsTag = 'p';
 
 std::string PartKey(const std::string& key, uint64_t part) { return absl::StrCat(key, "#", part); }
 
+// Of a message that is split; 0 for one that is not.
+uint64_t PartCountOf(std::string_view head) {
+  uint64_t parts = 0;
+  const bool split = !head.empty() && head[0] == kPartsTag && absl::SimpleAtoi(absl::string_view(head.data() + 1, head.size() - 1), &parts);
+  return split ? parts : 0;
+}
+
 std::string BeatKey(int32_t rank) { return absl::StrCat("beat/", rank); }
 
 // When each rank was last heard of by one wait.
@@ -130,10 +137,8 @@ absl::Status Agreement::Say(const std::string& key, std::string_view value) {
 
 absl::StatusOr<std::string> Agreement::Fetch(const std::string& key, std::string_view head) {
   if (!head.empty() && head[0] == kWholeTag) return std::string(head.substr(1));
-  uint64_t parts = 0;
-  if (head.empty() || !absl::SimpleAtoi(absl::string_view(head.data() + 1, head.size() - 1), &parts)) {
-    return absl::InternalError(absl::StrCat("the coordination key '", key, "' holds no message"));
-  }
+  const uint64_t parts = PartCountOf(head);
+  if (parts == 0) return absl::InternalError(absl::StrCat("the coordination key '", key, "' holds no message"));
   std::string value;
   for (uint64_t part = 0; part < parts; ++part) {
     LAMINA_ASSIGN_OR_RETURN(std::optional<std::string> bytes, coordinator_.Get(Full(PartKey(key, part))));
@@ -150,7 +155,12 @@ absl::StatusOr<std::optional<std::string>> Agreement::Look(const std::string& ke
   return std::optional<std::string>(std::move(value));
 }
 
-void Agreement::Forget(const std::string& key) { coordinator_.Delete(Full(key)).IgnoreError(); }
+void Agreement::Forget(const std::string& key) {
+  const absl::StatusOr<std::optional<std::string>> head = coordinator_.Get(Full(key));
+  coordinator_.Delete(Full(key)).IgnoreError();
+  const uint64_t parts = head.ok() && head->has_value() ? PartCountOf(**head) : 0;
+  for (uint64_t part = 0; part < parts; ++part) coordinator_.Delete(Full(PartKey(key, part))).IgnoreError();
+}
 
 absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32_t>& ranks, const Patience& patience,
                                 const std::function<absl::StatusOr<bool>(int32_t)>& arrived) {

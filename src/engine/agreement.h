@@ -42,7 +42,7 @@ class Agreement {
 
   absl::Status Say(const std::string& key, std::string_view value);  // value of any size: split into parts
   absl::StatusOr<std::optional<std::string>> Look(const std::string& key);
-  void Forget(const std::string& key);  // best effort: keys are small and the job's end ends them
+  void Forget(const std::string& key);  // with all its parts; best effort, since the job's end ends them
   // Waits for what `from` says under `key`.
   absl::StatusOr<std::string> Hear(const std::string& key, int32_t from, const Patience& patience);
   // Waits for `key`/<rank> of every rank, in the order of ranks.
