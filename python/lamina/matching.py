@@ -208,7 +208,7 @@ class Match:
             return parts[-1]
 
         value = values.decode(node, inner)
-        return Lack.ABSENT if Lack.ABSENT in parts else value
+        return Lack.ABSENT if any(part is Lack.ABSENT for part in parts) else value
 
     def _renamed_key(self, path: Path, key: Any) -> Any:
         old = to_text((*path, key))

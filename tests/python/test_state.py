@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_core
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -124,6 +125,14 @@ def test_plain_values_are_restored_whole(ckpt: lamina.Checkpointer) -> None:  # 
     assert template["log"] is log
     assert template["config"] is config
     assert config["kept"] is inner
+
+
+def test_arrays_inside_lists_and_tuples(ckpt: lamina.Checkpointer) -> None:
+    state: dict[str, Any] = {"list": [np.zeros(3), 0], "tuple": (np.zeros((2, 2)), np.float64(0)), "inner": {"deep": [[np.zeros(1)]]}}
+    there_and_back(ckpt, {"list": [np.arange(3.0), 1], "tuple": (np.ones((2, 2)), np.float64(2)), "inner": {"deep": [[np.ones(1)]]}}, state)
+    assert (state["list"][0].tolist(), state["list"][1]) == ([0, 1, 2], 1)
+    assert (state["tuple"][0].tolist(), state["tuple"][1]) == ([[1, 1], [1, 1]], 2)
+    assert state["inner"]["deep"][0][0].tolist() == [1]
 
 
 def test_missing_and_unexpected_are_all_named(ckpt: lamina.Checkpointer) -> None:  # FC-24
