@@ -12,27 +12,29 @@ namespace lamina {
 enum class Mode { kTrain, kRead };  // kRead never claims the root and never writes a step
 
 struct Options {
-  std::string root;                    // path of the root directory; its parent must exist
+  std::string root;  // path of the root directory; its parent must exist
   Mode mode = Mode::kTrain;
-  int32_t rank = 0;                    // 0 <= rank < rank_count
+  int32_t rank = 0;  // 0 <= rank < rank_count
   int32_t rank_count = 1;
-  std::string run_id;                  // names the job across relaunches; empty: not known
-  bool takeover = false;               // take the root from a trainer that still lives
-  int64_t memory_bytes = 0;            // window of this rank; 0: from the first state, 1.1 times its bytes, at most 40 % of free memory
-  int32_t failures_tolerated = 3;      // consecutive failed saves that training survives; >= 0
-  double save_timeout_s = 0;           // 0: the larger of 600 and 10 times the last save
-  double begin_timeout_s = 60;         // a rank that has not come to a save by then is named; > 0
-  double exit_grace_s = 30;            // what an exit under an exception waits at most; >= 0
-  double beat_s = 2;                   // a rank says this often that it lives while a save runs; > 0
-  double beat_timeout_s = 20;          // no beat for this long fails the save; > beat_s
-  double restore_retry_s = 30;         // how long missing or stale files are tried again; >= 0
-  int32_t saves_in_flight_max = 2;     // 1 or 2
-  int32_t io_threads = 2;              // per rank; 1 to 64
-  std::string coordination_prefix;     // starts every key: one nonce per job
+  int32_t local_rank_count = 1;  // ranks of the job on this machine, which share its memory; >= 1
+  std::string run_id;            // names the job across relaunches; empty: not known
+  bool takeover = false;         // take the root from a trainer that still lives
+  int64_t memory_bytes = 0;  // window of this rank; 0: from the first state, 1.1 times its bytes, at most its part of 40 % of free memory
+  int32_t failures_tolerated = 3;   // consecutive failed saves that training survives; >= 0
+  double save_timeout_s = 0;        // 0: the larger of 600 and 10 times the last save
+  double begin_timeout_s = 60;      // a rank that has not come to a save by then is named; > 0
+  double exit_grace_s = 30;         // what an exit under an exception waits at most; >= 0
+  double beat_s = 2;                // a rank says this often that it lives while a save runs; > 0
+  double beat_timeout_s = 20;       // no beat for this long fails the save; > beat_s
+  double restore_retry_s = 30;      // how long missing or stale files are tried again; >= 0
+  int32_t saves_in_flight_max = 2;  // 1 or 2
+  int32_t io_threads = 2;           // per rank; 1 to 64
+  std::string coordination_prefix;  // starts every key: one nonce per job
 
   // InvalidArgument names the option, its value and its range.
   absl::Status Validate() const;
-  // Sets each option that has a LAMINA_<NAME> variable. InvalidArgument names a variable that does not parse. The only reader of the environment.
+  // Sets each option that has a LAMINA_<NAME> variable. InvalidArgument names a variable that does not parse. The only reader of the
+  // environment.
   absl::Status FromEnvironment();
 };
 

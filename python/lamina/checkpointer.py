@@ -80,6 +80,7 @@ class Checkpointer:
             run_id=option_names.default_run_id() if run_id is None else run_id,
             takeover=takeover,
             memory_bytes=_memory_of_rank(memory, ranks.count),
+            local_rank_count=_local_rank_count(ranks.count),
             failures_tolerated=failures_tolerated,
             save_timeout_s=float(save_timeout_s or 0),
             coordination_prefix=ranks.nonce(),
@@ -243,8 +244,13 @@ def _memory_of_rank(memory: int | None, rank_count: int) -> int:
         return 0
     if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
         raise InvalidArgumentError(f"memory is {memory!r}; expected a number of bytes of 1 or more")
+    return max(1, memory // _local_rank_count(rank_count))
+
+
+def _local_rank_count(rank_count: int) -> int:
+    """How many of the ranks share this machine; all of them, where the launcher does not say."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, memory // min(rank_count, int(local) if local.isdigit() and int(local) > 0 else rank_count))
+    return min(rank_count, int(local) if local.isdigit() and int(local) > 0 else rank_count)
 
 
 def _note(error: BaseException, text: str) -> None:

@@ -34,6 +34,7 @@ constexpr std::array kFields = {
     Field{"mode", &Options::mode, "train or read"},
     Field{"rank", &Options::rank, "0 or more and less than rank_count", 0},
     Field{"rank_count", &Options::rank_count, "1 or more", 1},
+    Field{"local_rank_count", &Options::local_rank_count, "1 or more", 1},
     Field{"run_id", &Options::run_id, ""},
     Field{"takeover", &Options::takeover, ""},
     Field{"memory_bytes", &Options::memory_bytes, "0 to 2^46", 0, 0x1p46},

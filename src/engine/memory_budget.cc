@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -17,23 +18,49 @@ namespace {
 
 constexpr double kFreeShare = 0.4;
 constexpr double kSnapshotFactor = 1.1;
-constexpr std::string_view kAvailable = "MemAvailable:";
+constexpr int64_t kStagingBytesMax =
+    4 * base::kGiB;  // of all ranks of a machine; what is beyond is read twice, the second time from the page cache
 
-// MemAvailable of /proc/meminfo; nullopt where there is no such file.
-std::optional<int64_t> FreeBytes(env::Env& env) {
-  absl::StatusOr<std::unique_ptr<env::File>> file = env.files().OpenForRead("/proc/meminfo");
-  if (!file.ok()) return std::nullopt;
+// The start of a small file of the kernel's; empty where there is no such file.
+std::string Text(env::Env& env, const std::string& path) {
+  absl::StatusOr<std::unique_ptr<env::File>> file = env.files().OpenForRead(path);
+  if (!file.ok()) return {};
   std::array<std::byte, 4096> bytes{};
   const absl::StatusOr<int64_t> count = (*file)->ReadAt(0, bytes);
-  if (!count.ok()) return std::nullopt;
-  const std::string_view text = base::AsText(std::span(bytes).first(static_cast<size_t>(*count)));
-  const size_t found = text.find(kAvailable);
+  return count.ok() ? std::string(base::AsText(std::span(bytes).first(static_cast<size_t>(*count)))) : std::string();
+}
+
+// The number that follows `name`, up to `unit`; nullopt when the text has none.
+std::optional<int64_t> NumberAfter(std::string_view text, std::string_view name, std::string_view unit) {
+  const size_t found = text.find(name);
   if (found == std::string_view::npos) return std::nullopt;
-  const std::string_view rest = text.substr(found + kAvailable.size());
-  const absl::string_view number = absl::StripAsciiWhitespace(absl::string_view(rest.data(), std::min(rest.find("kB"), rest.size())));
-  int64_t kib = 0;
-  if (!absl::SimpleAtoi(number, &kib)) return std::nullopt;
-  return kib * base::kKiB;
+  const std::string_view rest = text.substr(found + name.size());
+  const absl::string_view number = absl::StripAsciiWhitespace(absl::string_view(rest.data(), std::min(rest.find(unit), rest.size())));
+  int64_t value = 0;
+  return absl::SimpleAtoi(number, &value) ? std::optional(value) : std::nullopt;
+}
+
+// What the machine has free, or this container, whichever is less; nullopt where neither tells.
+std::optional<int64_t> FreeBytes(env::Env& env) {
+  std::optional<int64_t> free_bytes = NumberAfter(Text(env, "/proc/meminfo"), "MemAvailable:", "kB");
+  if (free_bytes.has_value()) *free_bytes *= base::kKiB;
+  for (const auto& [limit_path, used_path] :
+       {std::pair("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        std::pair("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes")}) {
+    const std::optional<int64_t> limit = NumberAfter(Text(env, limit_path), "", "\n");
+    const std::optional<int64_t> used = NumberAfter(Text(env, used_path), "", "\n");
+    if (!limit.has_value() || !used.has_value()) continue;
+    const int64_t left = std::max<int64_t>(*limit - *used, 0);
+    free_bytes = std::min(free_bytes.value_or(left), left);
+  }
+  return free_bytes;
+}
+
+// This rank's part of the free memory that the job may take.
+std::optional<int64_t> BytesOfRank(env::Env& env, const Options& options) {
+  const std::optional<int64_t> free_bytes = FreeBytes(env);
+  if (!free_bytes.has_value()) return std::nullopt;
+  return static_cast<int64_t>(static_cast<double>(*free_bytes) * kFreeShare) / options.local_rank_count;
 }
 
 }  // namespace
@@ -41,20 +68,21 @@ std::optional<int64_t> FreeBytes(env::Env& env) {
 absl::StatusOr<int64_t> WindowBytes(env::Env& env, const Options& options, int64_t snapshot_bytes) {
   if (options.memory_bytes > 0) return options.memory_bytes;
   const int64_t wanted = base::AlignUp(static_cast<int64_t>(static_cast<double>(snapshot_bytes) * kSnapshotFactor), base::kMiB);
-  const std::optional<int64_t> free_bytes = FreeBytes(env);
-  if (!free_bytes.has_value()) return std::max(wanted, base::kMiB);
-  const int64_t most = static_cast<int64_t>(static_cast<double>(*free_bytes) * kFreeShare);
-  if (snapshot_bytes > most) {
-    return absl::ResourceExhaustedError(absl::StrCat("a copy of this rank's state takes ", snapshot_bytes, " bytes, more than 40 % of the ",
-                                                     *free_bytes, " bytes of free memory; to take them all the same set memory=", wanted));
+  const std::optional<int64_t> most = BytesOfRank(env, options);
+  if (!most.has_value()) return std::max(wanted, base::kMiB);
+  if (snapshot_bytes > *most) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a copy of this rank's state takes ", snapshot_bytes, " bytes, more than the ", *most,
+        " bytes that are its part of 40 % of the free memory; to take them all the same set memory=", wanted * options.local_rank_count,
+        " (bytes of all ranks of this machine)"));
   }
-  return std::clamp(wanted, base::kMiB, std::max(most, base::kMiB));
+  return std::clamp(wanted, base::kMiB, std::max(*most, base::kMiB));
 }
 
 int64_t StagingBudget(env::Env& env, const Options& options) {
   if (options.memory_bytes > 0) return options.memory_bytes;
-  const std::optional<int64_t> free_bytes = FreeBytes(env);
-  return free_bytes.has_value() ? static_cast<int64_t>(static_cast<double>(*free_bytes) * kFreeShare) : std::numeric_limits<int64_t>::max();
+  const int64_t most = kStagingBytesMax / options.local_rank_count;
+  return std::min(BytesOfRank(env, options).value_or(most), most);
 }
 
 }  // namespace lamina::engine
