@@ -312,7 +312,7 @@ _DECODERS: Final[dict[str, Callable[[Any, Callable[[Json], Any]], object]]] = {
 def assign(template: Any, value: Any) -> Any:
     """What its holder should hold after a restore: `template` itself, changed in place where it can be, else `value`."""
     kind = type(template)
-    if kind is not type(value):
+    if template is value or kind is not type(value):  # clearing what it is to be updated from would lose it
         return value
     if kind in (dict, collections.OrderedDict):
         value = {key: assign(template[key], part) if key in template else part for key, part in value.items()}

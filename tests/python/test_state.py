@@ -159,6 +159,16 @@ def test_missing_and_unexpected_are_all_named(ckpt: lamina.Checkpointer) -> None
     assert "old.bias" not in template["model"]
 
 
+def test_what_the_checkpoint_lacks_stays_as_it_is(ckpt: lamina.Checkpointer) -> None:
+    template: dict[str, Any] = {"epoch": 0, "seen": {1, 2}, "counts": collections.Counter("aab"), "both": {"old": {3}, "w": torch.ones(1)}}
+    seen, counts = template["seen"], template["counts"]
+    info = there_and_back(ckpt, {"epoch": 1}, template, strict=False)
+    assert set(info.missing) == {"seen", "counts", "both.w"}
+    assert (template["epoch"], seen, counts, template["both"]) == (1, {1, 2}, {"a": 2, "b": 1}, {"old": {3}, "w": torch.ones(1)})
+    assert template["seen"] is seen
+    assert template["counts"] is counts
+
+
 def test_another_dtype_is_an_error_unless_cast(ckpt: lamina.Checkpointer) -> None:  # FC-08
     w = 1 + torch.arange(12).reshape(4, 3) * 2.0**-20
     template = {"w": torch.full((4, 3), 9.0, dtype=torch.bfloat16), "v": torch.full((5,), 9.0)}

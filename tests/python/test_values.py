@@ -3,6 +3,7 @@
 import base64
 import collections
 import contextlib
+import copy
 import enum
 import json
 import math
@@ -223,6 +224,15 @@ def test_assign_keeps_identity() -> None:
     assert template["array"] is array
     assert array.tolist() == [0, 1, 2]
     assert values.assign(3, [1]) == [1]
+
+
+@pytest.mark.parametrize("value", [{1}, collections.Counter("aab"), collections.OrderedDict(a=1), {"a": {2}}, [3], np.arange(3)], ids=repr)
+def test_assigning_a_value_to_itself_changes_nothing(value: Any) -> None:
+    before = copy.deepcopy(value)
+    assert values.assign(value, value) is value
+    assert str(value) == str(before)
+    assert values.assign({"inside": value}, {"inside": value})["inside"] is value
+    assert str(value) == str(before)
 
 
 def test_bytes_are_base64() -> None:
