@@ -61,7 +61,7 @@ def _extra_of(match: Match, path: Path) -> dict[str, Json]:
 def _optimizer(match: Match, body: Json, template: Any, path: Path) -> Any:
     if not isinstance(template, torch.optim.Optimizer):
         return match.other_kind("an optimizer", template, path)
-    real, text = optimizer.unwrap(template), to_text(path)
+    real, text = optimizer.unwrap(template, path), to_text(path)
     if body["type"] != type(real).__qualname__:
         match.problems.missing.append(text)
         match.problems.notes.append(f"{text}: a {type(real).__qualname__} in the template, the state of a {body['type']} in the checkpoint")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from lamina import inline, tensors, values
-from lamina.errors import InvalidArgumentError
+from lamina.errors import InvalidArgumentError, UnsupportedError
 from lamina.names import Path, from_text, to_text
 from lamina.values import Json
 
@@ -23,11 +23,29 @@ _NOT_OPTIONS: Final = frozenset(("params", "param_names"))
 Add = Callable[[Path, torch.Tensor], Json]
 
 
-def unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer inside wrappers that are optimizers themselves."""
-    while isinstance(inside := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+def unwrap(optimizer: torch.optim.Optimizer, path: Path) -> torch.optim.Optimizer:
+    """The optimizer inside wrappers that are optimizers themselves.
+
+    Raises:
+        UnsupportedError: an optimizer that has another one inside, with the moments in that one's state and not in its own.
+    """
+    while (inside := _inside(optimizer)) is not None:
         optimizer = inside
+    for attribute, value in vars(optimizer).items():
+        if isinstance(value, torch.optim.Optimizer) and value.state is not optimizer.state:
+            name = type(optimizer).__qualname__
+            advice = f"hand over the optimizer in its attribute {attribute}"
+            if name == "ZeroRedundancyOptimizer":
+                advice = "use a plain optimizer, or shard the module with torch.distributed.fsdp.fully_shard"
+            raise UnsupportedError(f"{to_text(path)} is a {name}, which keeps the moments in another optimizer inside: {advice}")
     return optimizer
+
+
+def _inside(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
+    if isinstance(inside := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        return inside
+    inside = getattr(optimizer, "optim", None)  # of PostLocalSGDOptimizer, whose state is that one's
+    return inside if isinstance(inside, torch.optim.Optimizer) and inside.state is optimizer.state else None
 
 
 def names_of(optimizer: torch.optim.Optimizer, path: Path, names: Mapping[int, str]) -> dict[torch.Tensor, str]:

@@ -80,7 +80,7 @@ class Capture:
         if isinstance(value, torch.nn.Module):
             return self._module(value, path)
         if isinstance(value, torch.optim.Optimizer):
-            real = optimizer.unwrap(value)
+            real = optimizer.unwrap(value, path)
             self._optimizers.append((path, real))
             return {"$optimizer": {"type": type(real).__qualname__}}
         if isinstance(value, Rng):

@@ -12,10 +12,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
 import lamina
-from lamina.errors import InvalidArgumentError, MismatchError
+from lamina.errors import InvalidArgumentError, MismatchError, UnsupportedError
 
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
@@ -257,6 +258,38 @@ def test_an_optimizer_inside_another(ckpt: lamina.Checkpointer) -> None:
     fresh = torch.optim.AdamW(model.parameters())
     ckpt.restore({"model": model, "optim": fresh})
     assert len(fresh.state) == 4
+
+
+def test_post_local_sgd_is_the_optimizer_inside(ckpt: lamina.Checkpointer) -> None:
+    model = two_layers()
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer, 2)
+    ckpt.save(1, {"model": model, "optim": PostLocalSGDOptimizer(optimizer, averager=None)})
+    again = two_layers()
+    fresh = torch.optim.AdamW(again.parameters())
+    ckpt.restore({"model": again, "optim": PostLocalSGDOptimizer(fresh, averager=None)})
+    assert [state["step"].item() for state in fresh.state.values()] == [2, 2, 2, 2]
+
+
+def test_an_optimizer_that_hides_the_moments_is_refused(ckpt: lamina.Checkpointer, tmp_path: Path) -> None:
+    class Sharpness(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+            self.base_optimizer = torch.optim.AdamW(self.param_groups)
+
+    model = two_layers()
+    with pytest.raises(UnsupportedError, match=r"optim is a .*Sharpness.*hand over the optimizer in its attribute base_optimizer"):
+        ckpt.save(1, {"model": model, "optim": Sharpness(model.parameters())})
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
+        with pytest.raises(UnsupportedError, match=r"optim is a ZeroRedundancyOptimizer.*use a plain optimizer.*fully_shard"):
+            ckpt.save(1, {"model": model, "optim": optimizer})
+        ckpt.save(1, {"model": model, "optim": torch.optim.AdamW(model.parameters())})
+        with pytest.raises(UnsupportedError, match="optim is a ZeroRedundancyOptimizer"):
+            ckpt.restore({"model": model, "optim": optimizer})
+    finally:
+        dist.destroy_process_group()
 
 
 def test_sharded_parameters_get_slots_like_themselves(ckpt: lamina.Checkpointer, tmp_path: Path) -> None:
