@@ -197,26 +197,32 @@ def put_slots(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, slots: 
 
 
 def put_settings(optimizer: torch.optim.Optimizer, settings: Mapping[torch.Tensor, Settings]) -> None:
-    """Gives each parameter the options it was saved with. A group whose parameters differ in them is split, in the saved order."""
+    """Gives each parameter the options it was saved with. A group whose parameters differ in them is split, in the saved order.
+
+    A parameter without saved options goes with those of its group that have some, so that schedulers find as many groups as before.
+    """
     optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in _split(group, settings)]
 
 
 def _split(group: dict[str, Any], settings: Mapping[torch.Tensor, Settings]) -> list[dict[str, Any]]:
+    saved = [(settings[parameter], at) for at, parameter in enumerate(group["params"]) if parameter in settings]
+    if not saved:
+        return [group]
     parts: dict[bytes, list[int]] = {}
-    for at, parameter in sorted(enumerate(group["params"]), key=lambda item: settings[item[1]].group if item[1] in settings else -1):
-        parts.setdefault(values.dumps(settings[parameter].options) if parameter in settings else b"", []).append(at)
+    for one, at in sorted(saved, key=lambda item: item[0].group):
+        parts.setdefault(values.dumps(one.options), []).append(at)
+    next(iter(parts.values())).extend(at for at, parameter in enumerate(group["params"]) if parameter not in settings)
     whole = dict(group)
     # Tensors (a learning rate can be one) are copied, or two groups would share one setting.
     copies = (
         {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in whole.items()} for _ in range(1, len(parts))
     )
     split = [group, *copies]
-    for part, members in zip(split, parts.values()):
+    for part, (options, members) in zip(split, parts.items()):
         members.sort()
         for key in _NOT_OPTIONS & whole.keys():
             part[key] = [whole[key][at] for at in members]
-        if (saved := settings.get(part["params"][0])) is not None:
-            _put_options(part, saved.options)
+        _put_options(part, values.loads(options))
     return split
 
 

@@ -193,8 +193,34 @@ def test_a_new_head(ckpt: lamina.Checkpointer) -> None:
     info = ckpt.restore({"model": larger, "optim": fresh}, strict=False)
     assert set(info.missing) == {f"{where}.2.{name}" for where in ("model", "optim.state.model") for name in ("weight", "bias")}
     assert info.unexpected == ()
-    rates = {id(parameter): group["lr"] for group in fresh.param_groups for parameter in group["params"]}
-    assert (rates[id(larger[0].weight)], rates[id(larger[2].weight)]) == (0.25, 0.5)
+    assert [group["lr"] for group in fresh.param_groups] == [0.25]
+    assert [id(each) for each in fresh.param_groups[0]["params"]] == [id(each) for each in larger.parameters()]
+
+
+def test_a_new_head_and_a_scheduler(ckpt: lamina.Checkpointer) -> None:
+    def state(model: nn.Module, *groups: dict[str, Any]) -> dict[str, Any]:
+        optimizer = torch.optim.SGD(groups, lr=1.0)
+        return {"model": model, "optim": optimizer, "sched": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)}
+
+    model = two_layers()
+    saved = state(model, {"params": model[0].parameters(), "lr": 4.0}, {"params": model[1].parameters()})
+    saved["optim"].step()
+    saved["sched"].step()
+    ckpt.save(1, saved)
+    larger = nn.Sequential(nn.Linear(8, 2), *two_layers())
+    new = {"params": larger[0].parameters(), "lr": 7.0}
+    both = {"params": [larger[0].weight, *larger[2].parameters()], "lr": 9.0}
+    for groups, rates in (
+        ([{"params": larger[1].parameters()}, both], [2.0, 0.5]),
+        ([{"params": larger[1].parameters()}, {"params": larger[2].parameters()}], [2.0, 0.5]),
+        ([{"params": larger[1].parameters()}, {"params": larger[2].parameters()}, new], [2.0, 0.5, 7.0]),
+    ):
+        template = state(larger, *groups)
+        ckpt.restore(template, strict=False, rename={"model.0": "model.1", "model.1": "model.2"})
+        assert [group["lr"] for group in template["optim"].param_groups] == rates
+        if len(rates) == 2:
+            template["sched"].step()
+            assert [group["lr"] for group in template["optim"].param_groups] == [1.0, 0.25]
 
 
 def test_moments_keep_their_dtype_and_nothing_else_moves(ckpt: lamina.Checkpointer) -> None:
