@@ -20,10 +20,10 @@ namespace lamina {
 using Topology = std::vector<std::pair<std::string, int64_t>>;  // named mesh dimensions in order, such as ("dp", 2), ("tp", 2)
 
 struct SaveRequest {
-  int64_t step = 0;                    // at least the restored one, and rising
+  int64_t step = 0;  // at least the restored one, and rising
   std::span<const TensorView> tensors;
   std::span<const BlobView> blobs;
-  Topology topology;                   // the same on all ranks; may be empty
+  Topology topology;  // the same on all ranks; may be empty
 };
 
 struct StoredTensor {
@@ -35,7 +35,7 @@ struct StoredTensor {
 
 struct StoredBlob {
   std::string name;
-  int32_t rank = 0;                    // that handed it over
+  int32_t rank = 0;  // that handed it over
   std::string bytes;
 };
 
@@ -43,7 +43,7 @@ struct StoredBlob {
 class RestoreSession {
  public:
   virtual ~RestoreSession() = default;
-  virtual bool found() const = 0;      // false: the root holds no commit; nothing more to do
+  virtual bool found() const = 0;  // false: the root holds no commit; nothing more to do
   virtual int64_t step() const = 0;
   virtual int32_t rank_count() const = 0;  // of the job that saved
   virtual const Topology& topology() const = 0;
@@ -52,9 +52,10 @@ class RestoreSession {
   virtual const std::vector<StoredBlob>& blobs() const = 0;
 
   enum class Progress { kDone, kOlder };
-  // Collective. Checks names, shapes and dtypes, reads and checks all bytes, and only then writes into the targets' memory. kOlder: some rank found the
-  // step damaged and the session stands at the next older one (look at tensors() and blobs() again); nothing was written. A status is that of the
-  // first rank that failed, the same on all ranks; targets are untouched unless the message says that they are partly filled.
+  // Collective. Checks names, shapes and dtypes, reads and checks all bytes, and only then writes into the targets' memory. kOlder: some
+  // rank found the step damaged and the session stands at the next older one (look at tensors() and blobs() again); nothing was written. A
+  // status is that of the first rank that failed, the same on all ranks; targets are untouched unless the message says that they are partly
+  // filled.
   virtual absl::StatusOr<Progress> Fill(std::span<const TensorView> targets) = 0;
   // Collective in place of Fill: tells the other ranks that this one cannot go on, and why. Returns what they see.
   virtual absl::Status Fail(const absl::Status& why) = 0;
@@ -64,13 +65,18 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Copies what this rank writes and returns; the rest happens in the background. Held while more than saves_in_flight_max saves are under way. A
-  // status: this save was not begun. FailedPrecondition: first save on a root that holds steps, or a closed engine. Aborted: a newer incarnation took over.
+  // Copies what this rank writes and returns; the rest happens in the background. Held while more than saves_in_flight_max saves are under
+  // way. A status: this save was not begun, on any rank: bad order of steps, a closed engine, a rank that never came to the first one, a
+  // root that holds steps already. All else, a newer incarnation included, is the handle's.
   virtual absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) = 0;
-  // Collective. Settles the saves in flight, then stands at `step`, or at the newest step of the line that proves whole. NotFound for an unknown step.
+  // Collective. Settles the saves in flight, then stands at `step`, or at the newest step of the line that proves whole. NotFound for an
+  // unknown step.
   virtual absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) = 0;
-  // Not collective. Waits until this rank's saves have an outcome, at most `grace_s` (negative: as long as it takes): then DeadlineExceeded.
+  // Not collective. Waits until this rank's saves have an outcome, at most `grace_s` (negative: as long as it takes): then
+  // DeadlineExceeded, and it may be called again. No save or restore begins after the first call.
   virtual absl::Status Close(double grace_s) = 0;
+  // Closes, and gives up the saves that have not voted yet: they fail as Cancelled. For a program that has to end.
+  virtual void Abandon() = 0;
 };
 
 }  // namespace lamina

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +29,7 @@ namespace py = pybind11;
 using namespace pybind11::literals;  // NOLINT: the literals are how keyword arguments are written
 
 constexpr int64_t kEventCapacity = 4096;
+constexpr double kSliceS = 0.2;
 constexpr char kTestingEnv[] = "env";  // not an option of the engine: tests alone can make one
 
 base::OptionValue OptionFromPython(const py::handle& value) {
@@ -35,6 +38,9 @@ base::OptionValue OptionFromPython(const py::handle& value) {
   if (py::isinstance<py::float_>(value)) return value.cast<double>();
   return py::str(value).cast<std::string>();
 }
+
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
+const absl::Status& StatusOf(const absl::StatusOr<SaveReport>& report) { return report.status(); }
 
 py::dict TotalsToPython(const SaveTotals& totals) {
   return py::dict("state_bytes"_a = totals.state_bytes, "written_bytes"_a = totals.written_bytes, "chunks_new"_a = totals.chunks_new,
@@ -53,20 +59,40 @@ py::dict ReportToPython(const SaveReport& report) {
   return fields;
 }
 
+// Waits with the lock released, in slices, so that a signal's Python handler runs soon (Ctrl-C, a preemption notice). `wait` says
+// DeadlineExceeded when its slice is over; once `done`, its answer is the outcome, whatever that is.
+template <typename Wait, typename Done>
+auto InSlices(std::optional<double> timeout_s, const Wait& wait, const Done& done) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begun = Clock::now();
+  while (true) {
+    const double passed_s = std::chrono::duration<double>(Clock::now() - begun).count();
+    const double slice_s = timeout_s.has_value() ? std::clamp(*timeout_s - passed_s, 0.0, kSliceS) : kSliceS;
+    auto result = WithoutGil([&] { return wait(slice_s); });
+    if (!absl::IsDeadlineExceeded(StatusOf(result))) return result;
+    if (done()) return wait(0);
+    if (timeout_s.has_value() && passed_s + slice_s >= *timeout_s) return result;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
 class PyTicket {
  public:
   explicit PyTicket(std::shared_ptr<SaveHandle> handle) : handle_(std::move(handle)) {}
 
-  py::dict Wait(std::optional<double> timeout_s) {
-    return ReportToPython(ValueOrRaise(WithoutGil([&] { return handle_->Wait(timeout_s.value_or(-1)); })));
-  }
+  py::dict Wait(std::optional<double> timeout_s) { return ReportToPython(ValueOrRaise(WaitInSlices(timeout_s))); }
   bool Done() { return handle_->Done(); }
   py::object Exception() {
-    const absl::Status status = WithoutGil([&] { return handle_->Wait(-1).status(); });
+    const absl::Status status = WaitInSlices(std::nullopt).status();
     return status.ok() ? py::object(py::none()) : MakeError(status);
   }
 
  private:
+  absl::StatusOr<SaveReport> WaitInSlices(std::optional<double> timeout_s) {
+    return InSlices(
+        timeout_s, [this](double slice_s) { return handle_->Wait(slice_s); }, [this] { return handle_->Done(); });
+  }
+
   const std::shared_ptr<SaveHandle> handle_;
 };
 
@@ -134,6 +160,7 @@ class PyEngine {
   ~PyEngine() {
     WithoutGil([this] {
       mailbox_->Close();
+      engine_->Abandon();
       engine_.reset();
       dispatcher_.reset();
     });
@@ -151,12 +178,14 @@ class PyEngine {
     return std::make_unique<PySession>(ValueOrRaise(WithoutGil([&] { return engine_->BeginRestore(step); })));
   }
 
+  // After `grace_s` (None: until each save's own deadline) what is left is given up, so that the end of the program does not wait for it.
   void Close(std::optional<double> grace_s) {
-    const absl::Status status = WithoutGil([&] {
-      absl::Status closed = engine_->Close(grace_s.value_or(-1));
+    const absl::Status status = InSlices(
+        grace_s, [this](double slice_s) { return engine_->Close(slice_s); }, [] { return false; });
+    WithoutGil([&] {
+      if (!status.ok()) engine_->Abandon();
       dispatcher_->Stop();
       mailbox_->Close();
-      return closed;
     });
     RaiseIfError(status);
   }

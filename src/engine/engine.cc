@@ -9,24 +9,30 @@
 #include "engine/engine_impl.h"
 #include "engine/memory_budget.h"
 #include "engine/runtime.h"
+#include "format/version.h"
 
 namespace lamina::engine {
 namespace {
 
 constexpr double kSaveDeadlineS = 600;  // by default, or this factor times the last save, whichever is larger
 constexpr double kSaveDeadlineFactor = 10;
+constexpr int64_t kHungNs = 60 * base::kSecondNs;  // behind a save's deadline: by then every rank and the log have settled it
 constexpr int64_t kLeaseNs = 10 * base::kSecondNs;
 constexpr int64_t kSweepNs = 60 * base::kSecondNs;
 constexpr size_t kSavesKeptInStore = 2;  // a rank that is two saves on has seen all that was said before
 constexpr size_t kKeptPlans = 4;         // more than saves in flight look back at
+
+// A moment later than `ns`, which may be kForeverNs.
+int64_t After(int64_t ns, int64_t duration_ns) { return ns > env::kForeverNs - duration_ns ? env::kForeverNs : ns + duration_ns; }
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 }  // namespace
 
 absl::StatusOr<SaveReport> SaveTicket::Wait(double timeout_s) {
-  const int64_t deadline_ns = timeout_s < 0 ? env::kForeverNs : DeadlineAfter(env_, timeout_s);
   env::MutexLock lock(mutex_);
+  if (result_.has_value()) return *result_;  // the engine, and the Env with it, may be gone by now
+  const int64_t deadline_ns = timeout_s < 0 ? env::kForeverNs : DeadlineAfter(env_, timeout_s);
   while (!result_.has_value()) {
     if (!ended_.WaitUntil(mutex_, deadline_ns) && !result_.has_value()) {
       return absl::DeadlineExceededError(absl::StrCat("the save is still under way after ", timeout_s, " s of waiting; it goes on"));
@@ -108,14 +114,19 @@ absl::Status EngineImpl::CheckMaySave(int64_t step) {
                                                    "; to go back, restore(step=...) first"));
   }
   env::MutexLock lock(mutex_);
-  if (closed_) return absl::FailedPreconditionError("this checkpointer is closed");
-  if (fenced_) return absl::AbortedError("a newer incarnation has taken this root over: this job must not go on saving to it");
-  return absl::OkStatus();
+  return closed_ ? absl::FailedPreconditionError("this checkpointer is closed") : absl::OkStatus();
 }
 
-void EngineImpl::WaitForInFlight(int64_t saves_max) {
+absl::Status EngineImpl::WaitForInFlight(int64_t saves_max) {
   env::MutexLock lock(mutex_);
-  while (static_cast<int64_t>(pending_.size()) > saves_max) changed_.Wait(mutex_);
+  while (static_cast<int64_t>(pending_.size()) > saves_max) {
+    const int64_t deadline_ns = After(pending_.front()->deadline_ns, kHungNs);
+    if (!changed_.WaitUntil(mutex_, deadline_ns) && runtime_.env.MonotonicNs() >= deadline_ns) {
+      return absl::DeadlineExceededError(absl::StrCat("the save of step ", pending_.front()->job.step, " hangs on rank ", options_.rank,
+                                                      " beyond its deadline: its storage does not answer"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Saves in flight may end with other plans on a slow rank than on a fast one, so a save looks only at what had ended everywhere when it was
@@ -130,9 +141,13 @@ std::shared_ptr<const PlanSet> EngineImpl::PlansFor(int64_t number) {
 
 absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& request) {
   const int64_t begun_ns = runtime_.env.MonotonicNs();
+  // From here on a rank does not raise alone: what only this one knows ends the handle, so that the ranks go on side by side.
   LAMINA_RETURN_IF_ERROR(CheckMaySave(request.step));
-  WaitForInFlight(options_.saves_in_flight_max - 1);
-  LAMINA_RETURN_IF_ERROR(CheckMaySave(request.step));
+  if (const absl::Status room = WaitForInFlight(options_.saves_in_flight_max - 1); !room.ok()) {
+    auto ticket = std::make_shared<SaveTicket>(runtime_.env);
+    ticket->End(FromRank(room, options_.rank, "waiting"));
+    return std::static_pointer_cast<SaveHandle>(ticket);
+  }
 
   const auto active = std::make_shared<Active>(*this);
   auto pending = std::make_shared<PendingSave>();
@@ -165,8 +180,6 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
   pending_.push_back(pending);
   ++active_count_;  // until it has ended
   changed_.NotifyAll();
-  // The others learn it from the save thread; who called learns it here.
-  if (!job.status.ok()) return job.status;
   return std::static_pointer_cast<SaveHandle>(pending->ticket);
 }
 
@@ -257,9 +270,9 @@ absl::StatusOr<device::PinnedWindow*> EngineImpl::WindowFor(int64_t bytes) {
   if (window_ == nullptr || (options_.memory_bytes == 0 && window_->bytes() < bytes)) {
     // The state has grown since the window was made, as it does once an optimizer has its moments: a new one, when nothing lies in the old
     // one.
-    WaitForInFlight(0);
-    LAMINA_ASSIGN_OR_RETURN(const int64_t window_bytes, WindowBytes(runtime_.env, options_, bytes));
+    LAMINA_RETURN_IF_ERROR(WaitForInFlight(0));
     window_.reset();
+    LAMINA_ASSIGN_OR_RETURN(const int64_t window_bytes, WindowBytes(runtime_.env, options_, bytes));
     LAMINA_ASSIGN_OR_RETURN(window_, device::PinnedWindow::Create(runtime_.env, window_bytes));
   }
   return window_.get();
@@ -302,6 +315,11 @@ absl::Status EngineImpl::TakeSnapshot(SaveJob& job, const SaveRequest& request) 
   }
   for (const BlobView& blob : request.blobs) {
     const bool common = blob.name != "place";
+    if (static_cast<int64_t>(blob.bytes.size()) > format::kMetadataBytesMax) {
+      return absl::ResourceExhaustedError(absl::StrCat("the plain values '", blob.name, "' take ", blob.bytes.size(),
+                                                       " bytes, more than the ", format::kMetadataBytesMax,
+                                                       " that a step can hold: hand large arrays over as tensors"));
+    }
     if (blob.name == "tree") job.tree_digest = format::Checksum128(base::AsBytes(blob.bytes));
     if (common && !agreement_.IsLeader()) continue;  // one copy counts, and the votes tell whether all agree
     job.blobs.push_back({blob.name, 0, blob.bytes.size()});
@@ -317,21 +335,37 @@ absl::Status EngineImpl::TakeSnapshot(SaveJob& job, const SaveRequest& request) 
 void EngineImpl::SaveLoop() {
   while (true) {
     std::shared_ptr<PendingSave> pending;
+    bool abandoned = false;
     {
       env::MutexLock lock(mutex_);
       while (pending_.empty() && !stopping_) changed_.Wait(mutex_);
       if (pending_.empty()) return;
       pending = pending_.front();
+      abandoned = abandoned_;
     }
-    RunSave(*pending);
-    env::MutexLock lock(mutex_);
-    pending_.pop_front();
-    --active_count_;
-    changed_.NotifyAll();
+    bool committed = false;
+    if (abandoned) {
+      pending->ticket->End(absl::CancelledError(absl::StrCat("the save of step ", pending->job.step, " was given up at exit")));
+    } else {
+      committed = RunSave(*pending);
+    }
+    {
+      env::MutexLock lock(mutex_);
+      pending_.pop_front();
+      --active_count_;
+      changed_.NotifyAll();
+    }
+    if (agreement_.IsLeader() && !abandoned) SweepIfDue(!committed);
   }
 }
 
-void EngineImpl::RunSave(PendingSave& pending) {
+void EngineImpl::Abandon() {
+  env::MutexLock lock(mutex_);
+  abandoned_ = closed_ = true;
+  changed_.NotifyAll();
+}
+
+bool EngineImpl::RunSave(PendingSave& pending) {
   Claimed claimed;
   {
     env::MutexLock lock(mutex_);
@@ -340,7 +374,7 @@ void EngineImpl::RunSave(PendingSave& pending) {
   SaveCallbacks callbacks;
   callbacks.may_vote = [this, &pending] {
     env::MutexLock lock(mutex_);
-    pending.voted = !pending.given_up;
+    pending.voted = !pending.given_up && !abandoned_;
     return pending.voted;
   };
   callbacks.set_phase = [this](std::string_view phase) {
@@ -360,7 +394,7 @@ void EngineImpl::RunSave(PendingSave& pending) {
     SaveRun::Forget(agreement_, said_keys_.front());
     said_keys_.pop_front();
   }
-  if (agreement_.IsLeader()) SweepIfDue(result.ended.kind != Ended::Kind::kCommitted);
+  return result.ended.kind == Ended::Kind::kCommitted;
 }
 
 // What is not swept now, because something stands in the way, a later sweep or the next incarnation's removes.
@@ -413,17 +447,33 @@ void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
   }
 }
 
+// The save thread may hang in file I/O. What has not voted by its deadline never will, so nothing of it can be committed; where the vote
+// was cast, only the log knows.
 void EngineImpl::GiveUpIfLate() {
-  std::shared_ptr<PendingSave> late;
+  const int64_t now_ns = runtime_.env.MonotonicNs();
+  std::vector<std::shared_ptr<PendingSave>> late;
+  std::vector<std::shared_ptr<PendingSave>> unknown;
   {
     env::MutexLock lock(mutex_);
-    if (pending_.empty() || pending_.front()->voted || pending_.front()->given_up) return;
-    if (runtime_.env.MonotonicNs() < pending_.front()->deadline_ns) return;
-    late = pending_.front();
-    late->given_up = true;  // from here on it never votes, so nothing of it can be committed
+    for (const std::shared_ptr<PendingSave>& pending : pending_) {
+      if (now_ns < pending->deadline_ns) continue;
+      if (!pending->voted) {
+        pending->given_up = true;
+        late.push_back(pending);
+      } else if (now_ns >= After(pending->deadline_ns, kHungNs)) {
+        unknown.push_back(pending);
+      }
+    }
   }
-  late->ticket->End(absl::DeadlineExceededError(
-      absl::StrCat("the save of step ", late->job.step, " did not end by its deadline on rank ", options_.rank)));
+  for (const auto& pending : late) {
+    pending->ticket->End(absl::DeadlineExceededError(
+        absl::StrCat("the save of step ", pending->job.step, " did not end by its deadline on rank ", options_.rank)));
+  }
+  for (const auto& pending : unknown) {
+    pending->ticket->End(
+        absl::UnavailableError(absl::StrCat("the save of step ", pending->job.step, ": outcome unknown, storage hangs on rank ",
+                                            options_.rank, "; 'lamina ls' tells whether the step exists")));
+  }
 }
 
 void EngineImpl::BeatLoop() {
@@ -478,7 +528,7 @@ void EngineImpl::Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t
 }
 
 absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::optional<int64_t> step) {
-  WaitForInFlight(0);
+  LAMINA_RETURN_IF_ERROR(WaitForInFlight(0));
   {
     env::MutexLock lock(mutex_);
     if (closed_) return absl::FailedPreconditionError("this checkpointer is closed");

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "device/pinned_window.h"
 #include "engine/restore_run.h"
@@ -40,6 +41,7 @@ class EngineImpl final : public Engine {
   absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) override;
   absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) override;
   absl::Status Close(double grace_s) override;
+  void Abandon() override;
 
  private:
   struct PendingSave {
@@ -63,7 +65,7 @@ class EngineImpl final : public Engine {
 
   // Save, in its parts; all on the caller's thread.
   absl::Status CheckMaySave(int64_t step);
-  void WaitForInFlight(int64_t saves_max);
+  absl::Status WaitForInFlight(int64_t saves_max);
   std::shared_ptr<const PlanSet> PlansFor(int64_t number);
   absl::Status Prologue(SaveJob& job, const absl::Status& mine);
   absl::StatusOr<std::shared_ptr<const PlanSet>> PlanTogether(const SaveJob& job);
@@ -76,7 +78,7 @@ class EngineImpl final : public Engine {
   absl::Status ShareClaim(const std::string& key, const Patience& patience, const absl::Status& mine, bool for_first_save);
 
   void SaveLoop();
-  void RunSave(PendingSave& pending);
+  bool RunSave(PendingSave& pending);  // true: committed
   void SweepIfDue(bool at_once);
   void Finish(PendingSave& pending, const RunResult& result);
   void BeatLoop();
@@ -94,6 +96,7 @@ class EngineImpl final : public Engine {
   env::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   bool fenced_ ABSL_GUARDED_BY(mutex_) = false;
   int32_t active_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string phase_ ABSL_GUARDED_BY(mutex_) = "idle";
