@@ -42,7 +42,7 @@ struct Vote {
   uint64_t pack_bytes = 0;
   uint64_t chunk_bytes = 0;
   format::Digest tree_digest;                   // of the plain values, which must be alike on all ranks
-  std::vector<format::Digest> replica_digests;  // in the order of plan::RankPlan::replicas; none when planned anew
+  std::vector<format::Digest> replica_digests;  // in the order of plan::RankPlan::replicas; zero: not known
   std::vector<VotedBlob> blobs;
   SaveTotals totals;
 };

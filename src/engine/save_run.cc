@@ -46,6 +46,14 @@ std::string ReasonText(const Ended& ended) {
   return ended.kind == Ended::Kind::kSkipped ? absl::StrCat("skipped: ", ended.reason) : std::string(ended.cause.message());
 }
 
+using BoxPlaces = std::map<std::pair<int32_t, int32_t>, size_t>;  // by entry and box
+
+BoxPlaces PlacesOf(const std::vector<plan::BoxReference>& boxes) {
+  BoxPlaces places;
+  for (size_t i = 0; i < boxes.size(); ++i) places[{boxes[i].entry, boxes[i].box}] = i;
+  return places;
+}
+
 }  // namespace
 
 SaveRun::SaveRun(const Options& options, const Runtime& runtime, Agreement& agreement, tier::Log& log, const Claimed& claimed,
@@ -138,7 +146,6 @@ absl::StatusOr<Go> SaveRun::FollowReady() {
 }
 
 absl::Status SaveRun::PlanAnew() {
-  planned_anew_ = true;
   base::Writer writer;
   writer.Put<uint8_t>(job_.description_changed);
   writer.PutText(plan::EncodeDescription(job_.description));
@@ -165,8 +172,7 @@ absl::Status SaveRun::PlanAnew() {
 }
 
 std::vector<PackItem> SaveRun::ItemsToWrite() {
-  std::map<std::pair<int32_t, int32_t>, size_t> place;
-  for (size_t i = 0; i < job_.copied.size(); ++i) place[{job_.copied[i].entry, job_.copied[i].box}] = i;
+  const BoxPlaces place = PlacesOf(job_.copied);
   std::vector<PackItem> items;
   for (const plan::BoxReference& box : plans_->plan.ranks[static_cast<size_t>(agreement_.rank())].writes) {
     items.push_back({job_.snapshot.layout.items[place.at({box.entry, box.box})]});
@@ -207,6 +213,40 @@ absl::Status SaveRun::WriteAndVote(const Go& go) {
   return agreement_.Say(Key(absl::StrCat("vote/", agreement_.rank())), Encode(vote));
 }
 
+// Of the boxes that other ranks hold too. Zero where this rank has neither copied nor hashed one: the plan that it copied by did not ask.
+std::vector<format::Digest> SaveRun::ReplicaDigests(const WrittenPack& pack) {
+  const size_t rank = static_cast<size_t>(agreement_.rank());
+  const plan::RankPlan& mine = plans_->plan.ranks[rank];
+  const BoxPlaces written = PlacesOf(mine.writes);
+  const BoxPlaces copied = PlacesOf(job_.copied);
+  std::map<std::pair<int32_t, int32_t>, format::Digest> hashed;
+  for (size_t i = 0; i < job_.replica_digests.size(); ++i) {
+    const plan::BoxReference& box = job_.plans->plan.ranks[rank].replicas[i].box;
+    hashed[{box.entry, box.box}] = job_.replica_digests[i];
+  }
+  std::vector<format::Digest> digests;
+  for (const plan::ReplicaBox& replica : mine.replicas) {
+    const std::pair<int32_t, int32_t> box(replica.box.entry, replica.box.box);
+    if (const auto found = written.find(box); found != written.end()) {
+      digests.push_back(snapshot::DigestOfFingerprints(pack.fingerprints[found->second]));
+    } else if (const auto copy = copied.find(box); copy != copied.end()) {
+      digests.push_back(DigestOfCopy(copy->second));
+    } else {
+      digests.push_back(hashed[box]);
+    }
+  }
+  return digests;
+}
+
+format::Digest SaveRun::DigestOfCopy(size_t item) {
+  std::vector<format::Digest> fingerprints;
+  for (const snapshot::ChunkSlot& slot : job_.snapshot.layout.items[item]) {
+    const auto raw = job_.snapshot.lease.bytes().subspan(static_cast<size_t>(slot.offset), static_cast<size_t>(slot.bytes));
+    fingerprints.push_back(format::Fingerprint(raw, claimed_.store.fingerprint_seed));
+  }
+  return snapshot::DigestOfFingerprints(fingerprints);
+}
+
 absl::StatusOr<Vote> SaveRun::MakeVote(const WrittenPack& pack) {
   Vote vote;
   vote.plan_digest = plans_->plan.digest;
@@ -217,15 +257,7 @@ absl::StatusOr<Vote> SaveRun::MakeVote(const WrittenPack& pack) {
   vote.tree_digest = job_.tree_digest;
   vote.blobs = job_.blobs;
   const plan::RankPlan& mine = plans_->plan.ranks[static_cast<size_t>(agreement_.rank())];
-  if (!planned_anew_) {
-    std::map<std::pair<int32_t, int32_t>, size_t> written;
-    for (size_t i = 0; i < mine.writes.size(); ++i) written[{mine.writes[i].entry, mine.writes[i].box}] = i;
-    for (size_t i = 0; i < mine.replicas.size(); ++i) {
-      const auto found = written.find({mine.replicas[i].box.entry, mine.replicas[i].box.box});
-      vote.replica_digests.push_back(found == written.end() ? job_.replica_digests[i]
-                                                            : snapshot::DigestOfFingerprints(pack.fingerprints[found->second]));
-    }
-  }
+  vote.replica_digests = ReplicaDigests(pack);
   totals_.state_bytes = mine.written_bytes;
   totals_.written_bytes = static_cast<int64_t>(pack.pack_bytes);
   totals_.chunks_new = static_cast<int64_t>(pack.chunk_count);
@@ -316,6 +348,7 @@ absl::Status SaveRun::CheckReplicas(const std::vector<Vote>& votes) {
     for (size_t i = 0; i < replicas.size(); ++i) {
       const size_t group = static_cast<size_t>(replicas[i].group);
       const format::Digest& digest = votes[rank].replica_digests[i];
+      if (digest == format::Digest{}) continue;
       if (first[group].first < 0) first[group] = {static_cast<int32_t>(rank), digest};
       if (first[group].second != digest) {
         return absl::InvalidArgumentError(absl::StrCat("'", plan.replica_groups[group].name, "' ",
@@ -339,7 +372,6 @@ absl::Status SaveRun::CheckVotes(const std::vector<Vote>& votes) {
                                                      ". Wrap what belongs to each rank alone in lamina.PerRank"));
     }
   }
-  if (planned_anew_) return absl::OkStatus();  // replicas were hashed by the plan before this one
   const absl::Status replicas = CheckReplicas(votes);
   if (!replicas.ok()) callbacks_.post(EventKind::kReplicaMismatch, 0, 0, std::string(replicas.message()));
   return replicas;

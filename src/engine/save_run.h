@@ -84,6 +84,8 @@ class SaveRun {
   absl::Status PlanAnew();
   absl::Status WriteAndVote(const Go& go);
   std::vector<PackItem> ItemsToWrite();
+  std::vector<format::Digest> ReplicaDigests(const WrittenPack& pack);
+  format::Digest DigestOfCopy(size_t item);
   absl::StatusOr<Vote> MakeVote(const WrittenPack& pack);
   absl::Status SomebodyFailed();
   Ended LeadVerdict(const Go& go, const absl::Status& mine);
@@ -110,7 +112,6 @@ class SaveRun {
   const int64_t deadline_ns_;
   const SaveCallbacks callbacks_;
   std::shared_ptr<const PlanSet> plans_;
-  bool planned_anew_ = false;
   bool voted_ = false;
   int64_t next_look_ns_ = 0;
   SaveTotals totals_;

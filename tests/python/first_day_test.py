@@ -131,6 +131,28 @@ def test_what_differs_between_ranks_is_an_error_that_says_what_to_do(tmp_path: P
         assert "lamina.PerRank" in text
 
 
+def save_what_has_drifted(root: Path) -> str:
+    model = nn.Linear(2, 2)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = {"model": model, "optim": optimizer}
+    with lamina.Checkpointer(root) as ckpt:
+        ckpt.save(0, state).wait()
+        with torch.no_grad():
+            model.bias += dist.get_rank()
+        trained(model, optimizer)  # which gives it slots, so that the state is another than before
+        with pytest.raises(lamina.InvalidArgumentError) as caught:
+            ckpt.save(1, state).wait()
+        assert ckpt.restore(state).step == 0
+    return str(caught.value)
+
+
+def test_replicas_that_drift_apart_are_found_though_the_state_has_grown(tmp_path: Path) -> None:
+    for text in on_ranks(2, save_what_has_drifted, tmp_path):
+        assert "'model.bias' [0:2] differs between ranks 0 and 1" in text
+
+
 # --- in one process ---
 
 
