@@ -101,7 +101,8 @@ class Checkpointer:
 
         Args:
             step: at least the restored one, and more than the last one saved.
-            state: what to save; may be changed as soon as this returns.
+            state: what to save; may be changed as soon as this returns. What several ranks hold must be the same on all of them, but
+                for the buffers of modules, whose values on the lowest rank are saved, and for what stands in a `lamina.PerRank`.
             metadata: a plain value to keep with the step; rank 0's counts.
 
         Returns:

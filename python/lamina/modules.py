@@ -24,7 +24,7 @@ class Item:
         owner: the module that it belongs to.
         is_own: a parameter or buffer of `owner`, so that writing to its memory restores it; else a hook made it.
         is_extra: what `owner.get_extra_state()` returned.
-        may_differ: a buffer that DistributedDataParallel keeps on each rank.
+        may_differ: a buffer: of a module kept by several ranks, as batch norm's running mean, each may have its own. Parameters may not.
     """
 
     path: Path
@@ -49,10 +49,9 @@ def items_of(module: torch.nn.Module) -> list[Item]:
 def _item(key: str, value: Any, named: dict[str, NamedModule]) -> Item:
     at = _owner(key, named)
     local = key[len(at.raw) :]
-    parameter = at.module._parameters.get(local)
-    is_own = value is not None and (value is parameter or value is at.module._buffers.get(local))
+    is_own = value is not None and (value is at.module._parameters.get(local) or value is at.module._buffers.get(local))
     is_extra = local == _EXTRA_STATE and not is_own
-    return Item((*at.clean, *local.split(".")), key, value, at.module, is_own, is_extra, at.replicated and parameter is None)
+    return Item((*at.clean, *local.split(".")), key, value, at.module, is_own, is_extra, local in at.module._buffers)
 
 
 def _owner(key: str, named: dict[str, NamedModule]) -> NamedModule:

@@ -18,7 +18,12 @@ from lamina.values import Json
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One named tensor of the state."""
+    """One named tensor of the state.
+
+    Attributes:
+        tensor: the tensor.
+        may_differ: whether ranks that hold the same of it may hold other bytes; the lowest rank's are saved. Else that is an error.
+    """
 
     tensor: torch.Tensor
     may_differ: bool = False

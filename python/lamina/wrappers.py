@@ -28,13 +28,11 @@ class NamedModule:
         module: the module itself.
         raw: what its keys in the outermost module's state_dict() start with, such as "module.layers.0.".
         clean: its path without wrappers, such as ("layers", "0").
-        replicated: whether DistributedDataParallel keeps it, so that its buffers may differ between ranks.
     """
 
     module: torch.nn.Module
     raw: str
     clean: tuple[str, ...]
-    replicated: bool
 
 
 def _is_a(module: torch.nn.Module, where: str, name: str) -> bool:
@@ -43,10 +41,10 @@ def _is_a(module: torch.nn.Module, where: str, name: str) -> bool:
     return home is not None and isinstance(module, getattr(home, name))
 
 
-def _inside(module: torch.nn.Module) -> tuple[torch.nn.Module, str, bool] | None:
+def _inside(module: torch.nn.Module) -> tuple[torch.nn.Module, str] | None:
     for where, name, attribute, prefix in _WRAPPERS:
         if _is_a(module, where, name):
-            return getattr(module, attribute), prefix, name == "DistributedDataParallel"
+            return getattr(module, attribute), prefix
     return None
 
 
@@ -57,7 +55,7 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def walk(module: torch.nn.Module, raw: str = "", clean: tuple[str, ...] = (), replicated: bool = False) -> Iterator[NamedModule]:
+def walk(module: torch.nn.Module, raw: str = "", clean: tuple[str, ...] = ()) -> Iterator[NamedModule]:
     """All modules below `module` and itself, wrappers left out, parents first; a module with two names comes twice.
 
     Raises:
@@ -69,9 +67,9 @@ def walk(module: torch.nn.Module, raw: str = "", clean: tuple[str, ...] = (), re
             f"{at} is a FullyShardedDataParallel, whose flat parameters are not supported: shard with torch.distributed.fsdp.fully_shard"
         )
     if inside := _inside(module):
-        yield from walk(inside[0], raw + inside[1], clean, replicated or inside[2])
+        yield from walk(inside[0], raw + inside[1], clean)
         return
-    yield NamedModule(module, raw, clean, replicated)
+    yield NamedModule(module, raw, clean)
     for name, child in module._modules.items():
         if child is not None:
-            yield from walk(child, f"{raw}{name}.", (*clean, name), replicated)
+            yield from walk(child, f"{raw}{name}.", (*clean, name))

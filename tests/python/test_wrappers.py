@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from on_ranks import on_ranks
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 
+import lamina
 from lamina import modules, wrappers
 from lamina.errors import UnsupportedError
 from lamina.names import to_text
@@ -69,11 +71,37 @@ def test_wrappers_do_not_show() -> None:
     assert wrappers.unwrap(torch.compile(bare)) is bare
 
 
-@pytest.mark.usefixtures("one_rank")
-def test_only_buffers_under_data_parallel_may_differ() -> None:
-    items = modules.items_of(nn.Sequential(nn.BatchNorm1d(2), nn.parallel.DistributedDataParallel(nn.BatchNorm1d(2))))
-    differ = {to_text(item.path) for item in items if item.may_differ}
-    assert differ == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+def test_only_buffers_may_differ() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), Counting())
+    model.register_state_dict_post_hook(lambda module, state, prefix, local: state.update({prefix + "made": torch.ones(1)}))
+    differ = {to_text(item.path) for item in modules.items_of(model) if item.may_differ}
+    assert differ == {"0.running_mean", "0.running_var", "0.num_batches_tracked"}
+
+
+def save_own_batch_norms(root: Path) -> list[list[float]]:
+    """The running means of this rank, before the saves and after the restores."""
+    x = torch.arange(8.0).reshape(4, 2) * (dist.get_rank() + 1)
+    inner = nn.parallel.DistributedDataParallel(Block(), broadcast_buffers=False).module
+    inner(x).sum().backward()
+    sharded = Block()
+    fully_shard(sharded)
+    sharded(x).sum().backward()
+    means = []
+    for at, block in enumerate((inner, sharded)):
+        means.append(block.norm.running_mean.tolist())
+        with lamina.Checkpointer(root / str(at)) as ckpt:
+            assert ckpt.save(0, {"model": block}).wait().outcome == "committed"
+            ckpt.restore({"model": block})
+        means.append(block.norm.running_mean.tolist())
+    return means
+
+
+@pytest.mark.filterwarnings("ignore:.*broadcast_buffers")
+def test_the_lowest_ranks_buffers_are_kept_whatever_the_wrapper(tmp_path: Path) -> None:
+    first, second = on_ranks(2, save_own_batch_norms, tmp_path)
+    for before, after in (0, 1), (2, 3):
+        assert first[before] != second[before]
+        assert first[after] == second[after] == first[before]
 
 
 @pytest.mark.usefixtures("one_rank")
