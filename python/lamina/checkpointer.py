@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Final
 
-from lamina import inline, values
 from lamina import options as option_names
 from lamina import restore as restoring
+from lamina.blobs import blobs_of
 from lamina.errors import InvalidArgumentError, NotFoundError, StateError, UnsupportedError
 from lamina.events import check_hooks, logger
 from lamina.matching import Rename
@@ -112,6 +112,7 @@ class Checkpointer:
             SaveFailedError: the very first save failed, or more than `failures_tolerated` in a row did, of those up to the one before the
                 last; on all ranks at the same call. Nothing is saved then.
             UnsupportedError: a value or tensor of a kind that is not taken; named by its path.
+            ResourceExhaustedError: the plain values take more than 1 GiB as text; names the largest.
             StateError: the Checkpointer is closed, only reads, or is in a forked process.
         """
         began_s = time.perf_counter()
@@ -122,9 +123,7 @@ class Checkpointer:
             raise InvalidArgumentError(f"step is {step!r}; expected an integer of 0 or more")
         self._judge()
         captured = Capture(state)
-        blobs = {"tree": values.dumps(captured.tree), "place": values.dumps(captured.place)}
-        if self._ranks.rank == 0 and metadata is not None:
-            blobs["metadata"] = values.dumps(inline.encode(metadata, ("metadata",)))
+        blobs = blobs_of(captured, metadata if self._ranks.rank == 0 else None)
         # Lazily conjugated tensors are resolved into temporaries, which must live until the core has copied.
         args, alive = tensor_args(captured.entries)
         ticket = runtime.engine.save(step, args, blobs, topology_of(captured.entries, self._ranks.count))
