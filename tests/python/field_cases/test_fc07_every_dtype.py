@@ -49,6 +49,7 @@ def test_fc07_every_dtype(tmp_path: Path, saving: int) -> None:
     on_ranks(2, read, tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_fc07_a_quantised_tensor_is_refused_by_name(tmp_path: Path) -> None:
     scales, zero_points = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 1, 2])
     codes = torch.quantize_per_channel(torch.ones(3, 2), scales, zero_points, 0, torch.qint8)

@@ -60,9 +60,11 @@ def by_rank(rank: int) -> int:
     return 1000 + rank
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> tuple[Path, list[Draws]]:
-    return tmp_path, on_ranks(4, write, tmp_path)
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Draws]]:
+    """The root, and what each rank drew next after the save."""
+    root = tmp_path_factory.mktemp("root")
+    return root, on_ranks(4, write, root)
 
 
 def test_fc25_each_rank_goes_on_with_its_own(saved: tuple[Path, list[Draws]]) -> None:
