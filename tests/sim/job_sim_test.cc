@@ -19,6 +19,7 @@ using testing::Script;
 using testing::SimJob;
 using testing::Told;
 
+constexpr int64_t kBefore = 4;
 constexpr int64_t kFirstLife = 1;
 constexpr int64_t kSecondLife = 2;
 
@@ -115,22 +116,50 @@ TEST_CASE("A job replays exactly from its seed, whatever befalls it", "[sim]") {
   REQUIRE(hashes.size() == 2);
 }
 
-TEST_CASE("Death of a rank at any operation leaves the others a true verdict and a root to go on from (I1, I2, I6)", "[sim][death]") {
+TEST_CASE("Death of a rank at any operation leaves the others a true verdict and a root to go on from (I1, I2, I3, I6)", "[sim][death]") {
   env::SimThreads threads;
   const int32_t rank = GENERATE(0, 1, 2, 3);
   const uint64_t seed = GENERATE(7, 8);
+  const bool then_power = GENERATE(false, true);  // is lost too, once the others have been told
   bool died = true;
   for (int64_t cut = 0; died; ++cut) {
-    SimWorld world(WorldOptions(seed, threads));
+    SimWorldOptions options = WorldOptions(seed, threads);
+    options.lose_all_unsynced = true;
+    SimWorld world(options);
     const SimJob job(world, "job", 4, kTwoSaves);
     world.KillAtOp(job.process(rank), cut);
     const absl::Status run = world.Run();
     died = job.process(rank).dead();
-    INFO("seed " << seed << ", rank " << rank << " died at its operation " << cut << ", " << run << job.Describe());
+    INFO("seed " << seed << ", rank " << rank << " died at its operation " << cut << ", then power loss: " << then_power << ", " << run
+                 << job.Describe());
     REQUIRE(run.ok());
     REQUIRE(died != job.AllOk());
+    if (then_power) world.Reboot();
     CheckVerdicts(job, kFirstLife, CheckedRoot(world));
     CheckRestarts(world, job.Acknowledged(), cut);
+  }
+}
+
+TEST_CASE("A rank that sleeps at any operation and wakes finds what the others have decided (I2)", "[sim][wake]") {
+  env::SimThreads threads;
+  const int32_t rank = GENERATE(0, 1, 3);
+  const uint64_t seed = GENERATE(7, 8);
+  bool slept = true;
+  for (int64_t at = 0; slept; ++at) {
+    SimWorld world(WorldOptions(seed, threads));
+    const SimJob job(world, "job", 4, kTwoSaves);
+    world.PauseAtOp(job.process(rank), at);
+    absl::Status run = world.Run();
+    INFO("seed " << seed << ", rank " << rank << " asleep at its operation " << at << ", " << run);
+    REQUIRE(run.ok());
+    slept = job.process(rank).paused();
+    if (slept) world.Resume(job.process(rank));
+    run = world.Run();
+    INFO(run << job.Describe());
+    REQUIRE(run.ok());
+    const Found found = CheckedRoot(world);
+    CheckVerdicts(job, kFirstLife, found);
+    CheckRestarts(world, job.Acknowledged(), at);
   }
 }
 
@@ -172,9 +201,8 @@ void CheckSleepers(SimWorld& world, const SimJob& job, const std::vector<SimProc
   const Found after = CheckedRoot(world);
   CheckVerdicts(job, kFirstLife, after);
   CheckVerdicts(second, kSecondLife, after);
-  // A claim that slept before its own record goes on to be the newest incarnation, and saves on top of what it finds.
-  const bool old_is_newest = job.told()[0].restored == between.line.front();
-  if (!old_is_newest) REQUIRE(after.line == between.line);
+  // A claim that slept before its own record goes on to be the newest incarnation, and restores and saves on top of what it finds.
+  if (after.incarnation == between.incarnation) REQUIRE(after.line == between.line);
   for (const Moment& moment : between.line) REQUIRE(after.Has(moment));
 }
 
@@ -199,19 +227,26 @@ TEST_CASE("A leader that sleeps at any operation while the job is launched anew 
 TEST_CASE("A job that sleeps as a whole at any operation while it is launched anew has no effect afterwards (I4)", "[sim][sleep]") {
   env::SimThreads threads;
   const uint64_t seed = GENERATE(7, 8);
+  const bool rolls_back = GENERATE(false, true);
   bool slept = true;
   for (int64_t at = 0; slept; ++at) {
     SimWorld world(WorldOptions(seed, threads));
-    const SimJob job(world, "job", 4, kTwoSaves);
+    if (rolls_back) {
+      const SimJob before(world, "before", 2, {.life = kBefore, .saves = {100, 200}});
+      REQUIRE(world.Run().ok());
+      REQUIRE(before.AllOk());
+    }
+    const SimJob job(world, "job", 4, rolls_back ? Script{.life = kFirstLife, .restore_step = 100, .saves = {150}} : kTwoSaves);
+    const int64_t sleep_at = world.op_count() + at;
     slept = false;
     world.set_on_op([&](const env::SimOp& op) {
-      if (op.number != at) return;
+      if (op.number != sleep_at) return;
       slept = true;
       for (SimProcess* process : job.processes()) world.Pause(*process);
     });
     const absl::Status run = world.Run();
     world.set_on_op(nullptr);
-    INFO("seed " << seed << ", asleep at operation " << at << ", " << run << job.Describe());
+    INFO("seed " << seed << ", asleep at operation " << at << ", rolls back: " << rolls_back << ", " << run << job.Describe());
     REQUIRE(run.ok());
     CheckSleepers(world, job, job.processes(), at);
   }
@@ -246,6 +281,7 @@ TEST_CASE("A job that was rolled back is never rolled forward by a crash or a re
     REQUIRE(crashed != back.AllOk());
     if (power) world.Reboot();
     const std::vector<Moment> line = CheckedRoot(world).line;
+    REQUIRE(!line.empty());
     const std::vector<Moment> old_line{{200, kFirstLife}, {100, kFirstLife}};
     const bool rolled_back = line.back() == Moment{100, kFirstLife} && (line.size() == 1 || line[0] == Moment{150, kSecondLife});
     const bool acknowledged = back.Acknowledged() >= 100;

@@ -21,6 +21,7 @@
 #include "testing/direct_queue.h"
 #include "testing/job_state.h"
 #include "tier/file_tier.h"
+#include "tier/log.h"
 
 namespace lamina::testing {
 
@@ -128,6 +129,7 @@ struct Found {
   std::vector<Moment> line;  // newest first
   std::vector<Moment> all;
   std::set<std::string> attempts;  // paths
+  uint64_t incarnation = 0;        // the newest
   bool Has(const Moment& moment) const { return std::find(all.begin(), all.end(), moment) != all.end(); }
 };
 
@@ -157,6 +159,8 @@ inline absl::StatusOr<Found> CheckRoot(env::Env& env, const std::string& root) {
   const absl::StatusOr<std::unique_ptr<engine::Store>> store = engine::Store::Open(env, tier);
   if (absl::IsNotFound(store.status())) return found;
   LAMINA_RETURN_IF_ERROR(store.status());
+  LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, tier::Log(env, tier).Newest());
+  found.incarnation = newest.incarnation;
   LAMINA_ASSIGN_OR_RETURN(const std::vector<engine::ListedStep> steps, (*store)->Steps(/*all=*/true));
   for (const engine::ListedStep& step : steps) {
     const absl::StatusOr<Moment> moment = CheckListedStep(env, tier, **store, step.entry);

@@ -35,8 +35,11 @@ class SimJob {
   const std::vector<env::SimProcess*>& processes() const { return processes_; }
   const std::vector<Told>& told() const { return *told_; }
 
+  // Every rank came to the end of its script, and every save is committed.
   bool AllOk() const {
-    return std::all_of(told_->begin(), told_->end(), [](const Told& told) { return told.status.ok(); });
+    const auto committed = [](const auto& save) { return save.second.ok(); };
+    return std::all_of(told_->begin(), told_->end(),
+                       [&](const Told& told) { return told.status.ok() && std::all_of(told.saves.begin(), told.saves.end(), committed); });
   }
   // The largest step that any rank was told is committed, or has restored; -1: none.
   int64_t Acknowledged() const {
