@@ -13,7 +13,7 @@ from typing import Any, Final
 from lamina import options as option_names
 from lamina import restore as restoring
 from lamina.blobs import blobs_of
-from lamina.errors import InvalidArgumentError, NotFoundError, StateError, UnsupportedError
+from lamina.errors import FencedError, InvalidArgumentError, NotFoundError, StateError, UnsupportedError
 from lamina.events import check_hooks, logger
 from lamina.matching import Rename
 from lamina.ranks import Ranks
@@ -37,7 +37,7 @@ class Checkpointer:
         snapshot: "copied": all is copied before `save()` returns. "deferred" is not in this version.
         keep: how many steps to keep. Not in this version: all are kept.
         memory: bytes that the ranks of one node may use together. Default None: 1.1 times the state, at most 40 % of what is free.
-        failures_tolerated: failed saves in a row that training survives.
+        failures_tolerated: failed saves in a row that training survives. None of the very first save or when another trainer took over.
         save_timeout_s: seconds that one save may take. Default None: the larger of 600 and 10 times the last one.
         run_id: names the job across its relaunches, so that a relaunch takes the root over. Default None: TORCHELASTIC_RUN_ID,
             SLURM_JOB_ID, PBS_JOBID or LSB_JOBID.
@@ -110,7 +110,7 @@ class Checkpointer:
 
         Raises:
             SaveFailedError: the very first save failed, or more than `failures_tolerated` in a row did, of those up to the one before the
-                last; on all ranks at the same call. Nothing is saved then.
+                last; on all ranks at the same call. Nothing is saved then. A FencedError is never tolerated.
             UnsupportedError: a value or tensor of a kind that is not taken; named by its path.
             ResourceExhaustedError: the plain values take more than 1 GiB as text; names the largest.
             StateError: the Checkpointer is closed, only reads, or is in a forked process.
@@ -217,16 +217,21 @@ class Checkpointer:
     def _judge(self) -> None:
         """Looks at the saves up to the one before the last. They have ended the same way on all ranks, so all raise here or none does."""
         while len(self._unjudged) >= 2:
-            handle = self._unjudged.popleft()
+            handle = self._unjudged[0]
             error = handle.settle()
+            self._unjudged.popleft()  # only now: a signal's handler may have raised, and then it is still to be judged
             if error is None:
                 handle.seen, self._failed_in_row = True, 0
                 continue
             self._failed_in_row += 1
-            if handle.number == 0 or self._failed_in_row > self._failures_tolerated:
-                handle.seen = True
+            if handle.number > 0 and self._failed_in_row <= self._failures_tolerated and not isinstance(error, FencedError):
+                logger.error("the save of step %d failed, %d in a row: %s", handle.step, self._failed_in_row, error)
+                continue
+            handle.seen = True
+            try:
                 raise error
-            logger.error("the save of step %d failed, %d in a row: %s", handle.step, self._failed_in_row, error)
+            finally:
+                del error  # it refers to this frame, so that both would outlive their use
 
 
 def _check_snapshot(snapshot: str, keep: Any) -> None:

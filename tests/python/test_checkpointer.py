@@ -15,7 +15,16 @@ import pytest
 import torch
 
 import lamina
-from lamina.errors import InvalidArgumentError, ResourceExhaustedError, SaveFailedError, StateError, UnavailableError, UnsupportedError
+from lamina.errors import (
+    DeadlineError,
+    FencedError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    SaveFailedError,
+    StateError,
+    UnavailableError,
+    UnsupportedError,
+)
 
 STATE = {"w": torch.ones(2)}
 
@@ -168,6 +177,39 @@ def test_a_success_ends_the_row(tmp_path: Path) -> None:
                 fails(step)
             handles.append(ckpt.save(step, STATE))
         assert sum(handle.exception() is not None for handle in handles) == 5
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+def test_being_fenced_is_not_tolerated(tmp_path: Path, failed_before: bool) -> None:
+    with lamina.Checkpointer(tmp_path, failures_tolerated=9) as ckpt:
+        ckpt.save(1, STATE)
+        if failed_before:
+            fails(2)
+        before = ckpt.save(2, STATE)
+        fake_core.Engine.faults[3] = FencedError("step 3: another trainer took over")
+        ckpt.save(3, STATE)
+        after = ckpt.save(4, STATE)
+        with pytest.raises(FencedError, match="step 3") as caught:
+            ckpt.save(5, STATE)
+        assert isinstance(caught.value, SaveFailedError)
+        assert (before.exception() is not None, after.exception()) == (failed_before, None)
+
+
+def test_a_save_whose_judgement_was_interrupted_is_judged_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lamina.Checkpointer(tmp_path) as ckpt:
+        fails(1)
+        ckpt.save(1, STATE)
+        ckpt.save(2, STATE)
+        with monkeypatch.context() as patch:
+            patch.setattr(fake_core.SaveTicket, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ckpt.save(3, STATE)
+        with pytest.raises(SaveFailedError, match="step 1"):
+            ckpt.save(3, STATE)
+
+
+def interrupted(ticket: Any, timeout_s: float | None) -> Any:
+    raise KeyboardInterrupt
 
 
 def test_finished_saves_are_forgotten(tmp_path: Path) -> None:  # FC-17
