@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import os
 import sys
+import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from lamina import _core
+from lamina.errors import Error
 from lamina.events import Dispatcher, logger
 from lamina.ranks import Ranks
 from lamina.save_handle import SaveHandle
@@ -48,18 +51,36 @@ class Runtime:
         return os.getpid() != self._pid
 
     def close(self, grace_s: float | None) -> None:
-        """Waits for this rank's saves, for `grace_s` at most, and ends the threads. Raises a failure that nobody has seen."""
+        """Waits for this rank's saves, for `grace_s` in all, and ends the threads. Raises a failure that nobody has seen."""
         atexit.unregister(self.at_exit)
-        failures = [error for handle in self.unseen if not handle.seen and (error := handle.settle(grace_s)) is not None]
+        left_s = _countdown(grace_s)
+        failure: Error | None = None
         try:
-            self.engine.close(grace_s)
+            failure = self._unseen_failure(left_s)
+            self.engine.close(left_s())
+        except Error as error:
+            failure = failure or error
+        except BaseException:  # a signal's handler raised: the saves are given up, and all still ends
+            with contextlib.suppress(Error):
+                self.engine.close(0)
+            raise
         finally:
             self._dispatcher.join()
             if self._coordinator is not None:
                 self._coordinator.close()
-        if failures:
-            failures[0].causes = failures[0].causes or tuple(str(error) for error in failures[1:])
-            raise failures[0]
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # it refers to this frame, so that both would outlive their use, and the engine with them
+
+    def _unseen_failure(self, left_s: Callable[[], float | None]) -> Error | None:
+        """The first failure that nobody has seen, with the messages of the others."""
+        failures = [error for handle in self.unseen if not handle.seen and (error := handle.settle(left_s())) is not None]
+        if not failures:
+            return None
+        failures[0].causes = failures[0].causes or tuple(str(error) for error in failures[1:])
+        return failures[0]
 
     def collected(self) -> None:
         """The end when the Checkpointer was forgotten: as `close`, but what went wrong is logged."""
@@ -82,6 +103,12 @@ class Runtime:
             sys.stderr.flush()
             if not raised:
                 os._exit(_EXIT_CODE)
+
+
+def _countdown(grace_s: float | None) -> Callable[[], float | None]:
+    """Tells what is left of `grace_s` seconds from now on; None when there is no end to them."""
+    end_s = time.monotonic() + (grace_s or 0)
+    return lambda: None if grace_s is None else max(0.0, end_s - time.monotonic())
 
 
 def _never_free(engine: weakref.ref[_core.Engine]) -> None:

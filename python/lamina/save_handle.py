@@ -86,7 +86,8 @@ class SaveHandle:
             if not self._ticket.done():
                 raise
             self.seen = True
-            raise save_failed(error) from error
+            # Without the frames of this call, which would keep all that its callers hold alive.
+            raise save_failed(error) from error.with_traceback(None)
         self.seen = True
         return dataclasses.replace(SaveReport.from_core(fields), hold_s=self.hold_s)
 
@@ -95,13 +96,13 @@ class SaveHandle:
         self._check_process()
         return self._ticket.done()
 
-    def exception(self) -> BaseException | None:
+    def exception(self) -> Error | None:
         """What `wait` raises; None when the save went well. Waits for the end."""
         self._check_process()
         try:
             self.wait()
         except Error as error:
-            return error
+            return error.with_traceback(None)
         return None
 
     def settle(self, timeout_s: float | None = None) -> Error | None:
@@ -111,7 +112,7 @@ class SaveHandle:
             self.wait(timeout_s)
         except Error as error:
             self.seen = seen
-            return error
+            return error.with_traceback(None)
         return None
 
     def _check_process(self) -> None:
