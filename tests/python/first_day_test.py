@@ -96,20 +96,28 @@ def test_buffers_of_ddp_replicas_may_differ_and_the_lowest_ranks_are_kept(tmp_pa
     assert first_now == second_now == first
 
 
-def save_on_the_first_rank_only(root: Path) -> str:
+def call_on_the_first_rank_only(root: Path, call: str) -> str:
+    state = {"w": torch.ones(3)}
     with lamina.Checkpointer(root, options={"begin_timeout_s": 2}) as ckpt:
-        if dist.get_rank() != 0:
-            return ""
-        with pytest.raises(lamina.DeadlineError) as caught:
-            ckpt.save(0, {"w": torch.ones(3)}).wait()
-        return str(caught.value)
+        if call == "a later save":
+            ckpt.save(0, state).wait()
+        said = ""
+        if dist.get_rank() == 0:
+            with pytest.raises(lamina.DeadlineError) as caught:
+                ckpt.restore(state) if call == "restore" else ckpt.save(1, state).wait()
+            said = str(caught.value)
+        dist.barrier()
+        if call == "a later save":
+            assert ckpt.save(2, state).wait().outcome == "committed"
+    return said
 
 
-def test_a_save_on_rank_0_alone_names_the_ranks_that_did_not_come(tmp_path: Path) -> None:
-    said, _, _ = on_ranks(3, save_on_the_first_rank_only, tmp_path)
-    assert "save of step 0" in said
+@pytest.mark.parametrize("call", ["restore", "the first save", "a later save"])
+def test_a_call_on_rank_0_alone_names_the_ranks_that_did_not_come(tmp_path: Path, call: str) -> None:
+    said, *_ = on_ranks(3, call_on_the_first_rank_only, tmp_path, call)
+    assert call.split()[-1] in said
     assert "ranks 1 and 2 did not come in time" in said
-    assert "all ranks of the process group call save()" in said
+    assert "all ranks of the process group call save() and restore()" in said
 
 
 def save_what_differs(root: Path, name: str) -> str:
