@@ -29,9 +29,15 @@ int64_t IoBatchState::bytes_completed() {
 
 absl::Status IoBatchState::Wait() {
   const env::MutexLock lock(mutex_);
-  // A wait without a deadline fails only where a simulated process has died; its threads touch no memory of requests any more.
+  // A wait without a deadline fails only where a simulated process has died; once the batch has been given up, its threads touch no memory
+  // of requests any more.
   while (pending_count_ > 0 && changed_.WaitUntil(mutex_, env::kForeverNs)) continue;
   return status_;
+}
+
+void IoBatchState::GiveUp() {
+  const env::MutexLock lock(mutex_);
+  if (pending_count_ > 0) status_.Update(absl::CancelledError("the batch is gone"));
 }
 
 IoBatch::~IoBatch() {
@@ -40,6 +46,7 @@ IoBatch::~IoBatch() {
   } catch (...) {
     // As above: nobody is left to whom the memory could matter.
   }
+  state_->GiveUp();
 }
 
 absl::Status Transfer(const IoRequest& request) {

@@ -33,6 +33,8 @@ class IoBatchState {
   absl::Status status();
   int64_t bytes_completed();
   absl::Status Wait();
+  // Requests that no thread has begun are not to be done any more: what they borrow goes.
+  void GiveUp();
 
  private:
   env::Mutex mutex_;

@@ -70,6 +70,23 @@ TEST_CASE("A process that dies at any operation leaves nothing that waits", "[io
   }
 }
 
+TEST_CASE("A process that another one ends between its operations touches nothing that is gone", "[io]") {
+  const std::string text = testing::Pattern(100);
+  env::SimThreads threads;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    env::SimWorld world({.seed = seed, .switch_probability = 0.5, .threads = &threads});
+    env::SimProcess& writer = world.NewProcess("writer");
+    world.Start(writer, [&](env::Env& env) { WriteAndReadBack(env, text).IgnoreError(); });
+    world.Start(world.NewProcess("other"), [&](env::Env& env) {
+      for (uint64_t i = 0; i < seed % 40; ++i) env.Operation("tick");
+      world.Kill(writer);
+    });
+    REQUIRE(world.Run().ok());
+    REQUIRE(writer.dead());
+  }
+}
+
 TEST_CASE("A failure of any operation is told in the simulator too", "[io]") {
   const std::string text = testing::Pattern(100);
   env::SimThreads threads;
