@@ -74,8 +74,8 @@ def test_every_restore_yields_what_was_saved_and_no_acknowledged_step_is_lost(la
     for number in range(ROUNDS):
         ranks = WORLDS[number % len(WORLDS)]
         job = launch(JOB, ranks, root, str(number))
-        # One round in four may end within the restore or the first save.
-        job.wait_for(has("ready", ranks) if chance.random() < 0.25 else has("saving"))
+        # From there on it may die in the restore, in the first save, or later.
+        job.wait_for(chance.choice([has("ready", ranks), has("saving"), has("saving"), has("committed"), has("committed")]))
         time.sleep(chance.uniform(0, LATEST_S))
         assert job.process.poll() is None, job.wait()
         kill(job, chance)
@@ -86,4 +86,4 @@ def test_every_restore_yields_what_was_saved_and_no_acknowledged_step_is_lost(la
     ledger.add(last)
     assert has("restored")(last) or acknowledged < 0
     assert ledger.acknowledged >= acknowledged + 2
-    assert ledger.restores >= ROUNDS / 2
+    assert ledger.restores >= ROUNDS / 3
