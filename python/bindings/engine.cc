@@ -132,7 +132,8 @@ class PySession {
 
 class PyEngine {
  public:
-  PyEngine(const py::dict& options, std::shared_ptr<StoreQueue> queue) : queue_(std::move(queue)) {
+  PyEngine(const py::dict& options, std::shared_ptr<StoreQueue> queue) {
+    parts_->queue = std::move(queue);
     Options known;
     std::shared_ptr<TestingEnv> testing;
     for (const auto& [name, value] : options) {
@@ -144,25 +145,27 @@ class PyEngine {
     }
     RaiseIfError(known.FromEnvironment());
     RaiseIfError(known.Validate());
-    machine_ = std::make_unique<Machine>(known.root, known.io_threads, std::move(testing));
-    device_ = std::make_unique<device::HostDevice>(machine_->env());
-    if (queue_ != nullptr) {
-      coordinator_ = std::make_unique<StoreCoordinator>(*queue_);
+    parts_->machine = std::make_unique<Machine>(known.root, known.io_threads, std::move(testing));
+    parts_->device = std::make_unique<device::HostDevice>(parts_->machine->env());
+    if (parts_->queue != nullptr) {
+      parts_->coordinator = std::make_unique<StoreCoordinator>(*parts_->queue);
     } else {
-      coordinator_ = std::make_unique<coord::InProcessCoordinator>(machine_->env(), hub_);
+      parts_->coordinator = std::make_unique<coord::InProcessCoordinator>(parts_->machine->env(), parts_->hub);
     }
-    dispatcher_ = std::make_unique<hooks::Dispatcher>(machine_->env(), kEventCapacity, [](const std::string&) {});
-    dispatcher_->AddHook(mailbox_);
-    dispatcher_->Start();
-    engine_ = ValueOrRaise(engine::NewEngine(known, {machine_->env(), machine_->tier(), *coordinator_, *device_, dispatcher_.get()}));
+    parts_->dispatcher = std::make_unique<hooks::Dispatcher>(parts_->machine->env(), kEventCapacity, [](const std::string&) {});
+    parts_->dispatcher->AddHook(parts_->mailbox);
+    parts_->dispatcher->Start();
+    parts_->engine = ValueOrRaise(engine::NewEngine(
+        known, {parts_->machine->env(), parts_->machine->tier(), *parts_->coordinator, *parts_->device, parts_->dispatcher.get()}));
   }
 
   ~PyEngine() {
     WithoutGil([this] {
-      mailbox_->Close();
-      engine_->Abandon();
-      engine_.reset();
-      dispatcher_.reset();
+      parts_->mailbox->Close();
+      if (parts_->engine == nullptr) return;
+      parts_->engine->Abandon();
+      // A save that hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
+      if (!parts_->engine->Close(0).ok()) static_cast<void>(parts_.release());
     });
   }
 
@@ -171,42 +174,47 @@ class PyEngine {
     std::vector<BlobView> plain;
     for (const auto& [name, bytes] : blobs) plain.push_back({name.cast<std::string>(), bytes.cast<std::string>()});
     SaveRequest request{step, views, plain, TopologyFromPython(topology)};
-    return PyTicket(ValueOrRaise(WithoutGil([&] { return engine_->Save(request); })));
+    return PyTicket(ValueOrRaise(WithoutGil([&] { return parts_->engine->Save(request); })));
   }
 
   std::unique_ptr<PySession> BeginRestore(std::optional<int64_t> step) {
-    return std::make_unique<PySession>(ValueOrRaise(WithoutGil([&] { return engine_->BeginRestore(step); })));
+    return std::make_unique<PySession>(ValueOrRaise(WithoutGil([&] { return parts_->engine->BeginRestore(step); })));
   }
 
   // After `grace_s` (None: until each save's own deadline) what is left is given up, so that the end of the program does not wait for it.
   void Close(std::optional<double> grace_s) {
     const absl::Status status = InSlices(
-        grace_s, [this](double slice_s) { return engine_->Close(slice_s); }, [] { return false; });
+        grace_s, [this](double slice_s) { return parts_->engine->Close(slice_s); }, [] { return false; });
     WithoutGil([&] {
-      if (!status.ok()) engine_->Abandon();
-      dispatcher_->Stop();
-      mailbox_->Close();
+      if (!status.ok()) parts_->engine->Abandon();
+      parts_->dispatcher->Stop();
+      parts_->mailbox->Close();
     });
     RaiseIfError(status);
   }
 
   // A dict; None when nothing came in time; raises StopIteration when there will be no more.
   py::object NextEvent(double timeout_s) {
-    const std::optional<Event> event = WithoutGil([&] { return mailbox_->Next(timeout_s); });
+    const std::optional<Event> event = WithoutGil([&] { return parts_->mailbox->Next(timeout_s); });
     if (event.has_value()) return EventToPython(*event);
-    if (mailbox_->closed()) throw py::stop_iteration();
+    if (parts_->mailbox->closed()) throw py::stop_iteration();
     return py::none();
   }
 
  private:
-  const std::shared_ptr<StoreQueue> queue_;
-  const std::shared_ptr<EventMailbox> mailbox_ = std::make_shared<EventMailbox>();
-  coord::InProcessHub hub_;
-  std::unique_ptr<Machine> machine_;
-  std::unique_ptr<device::HostDevice> device_;
-  std::unique_ptr<coord::Coordinator> coordinator_;
-  std::unique_ptr<hooks::Dispatcher> dispatcher_;
-  std::unique_ptr<Engine> engine_;
+  // In the order of construction: what is later stands on what is before.
+  struct Parts {
+    std::shared_ptr<StoreQueue> queue;
+    std::shared_ptr<EventMailbox> mailbox = std::make_shared<EventMailbox>();
+    coord::InProcessHub hub;
+    std::unique_ptr<Machine> machine;
+    std::unique_ptr<device::HostDevice> device;
+    std::unique_ptr<coord::Coordinator> coordinator;
+    std::unique_ptr<hooks::Dispatcher> dispatcher;
+    std::unique_ptr<Engine> engine;
+  };
+
+  std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
 };
 
 }  // namespace

@@ -36,8 +36,8 @@ class BeatWatch {
   BeatWatch(env::Env& env, int64_t beat_ns, int64_t timeout_ns) : env_(env), beat_ns_(beat_ns), timeout_ns_(timeout_ns) {}
 
   // Reads the beats of `ranks` if that is due; names the silent ones.
-  absl::StatusOr<std::vector<int32_t>> Silent(const std::vector<int32_t>& ranks,
-                                              const std::function<absl::StatusOr<std::optional<std::string>>(int32_t)>& read) {
+  std::vector<int32_t> Silent(const std::vector<int32_t>& ranks,
+                              const std::function<absl::StatusOr<std::optional<std::string>>(int32_t)>& read) {
     std::vector<int32_t> silent;
     const int64_t now_ns = env_.MonotonicNs();
     if (started_ns_ < 0) started_ns_ = last_look_ns_ = now_ns;
@@ -45,10 +45,9 @@ class BeatWatch {
     last_look_ns_ = now_ns;
     if (seen_.empty()) seen_.resize(static_cast<size_t>(*std::max_element(ranks.begin(), ranks.end())) + 1, {"", started_ns_});
     for (const int32_t rank : ranks) {
-      absl::StatusOr<std::optional<std::string>> beat = read(rank);
-      if (!beat.ok()) return beat.status();
+      const absl::StatusOr<std::optional<std::string>> beat = read(rank);
       Seen& seen = seen_[static_cast<size_t>(rank)];
-      if (beat->has_value() && **beat != seen.beat) seen = {**beat, now_ns};
+      if (beat.ok() && beat->has_value() && **beat != seen.beat) seen = {**beat, now_ns};
       if (now_ns - seen.at_ns >= timeout_ns_) silent.push_back(rank);
     }
     return silent;
@@ -167,24 +166,28 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
   BeatWatch watch(env_, beat_ns_, beat_timeout_ns_);
   std::vector<int32_t> missing = ranks;
   int64_t pause_ns = kPollFirstNs;
+  int64_t answered_ns = env_.MonotonicNs();
   while (true) {
     std::vector<int32_t> still_missing;
+    absl::Status store;
     for (const int32_t rank : missing) {
       absl::StatusOr<bool> here = arrived(rank);
-      if (!here.ok()) return here.status();
-      if (!*here) still_missing.push_back(rank);
+      if (!here.ok()) store = here.status();
+      if (!here.ok() || !*here) still_missing.push_back(rank);
     }
     missing = std::move(still_missing);
     if (missing.empty()) return absl::OkStatus();
     if (patience.tick) LAMINA_RETURN_IF_ERROR(patience.tick());
     const int64_t now_ns = env_.MonotonicNs();
+    if (store.ok()) answered_ns = now_ns;
+    // A store that stumbles is asked again for as long as a rank may be silent.
+    if (!store.ok() && (!absl::IsUnavailable(store) || now_ns - answered_ns >= beat_timeout_ns_)) return store;
     if (now_ns >= patience.deadline_ns) {
       const char* const hint = patience.watch_beats ? "" : ": all ranks of the process group call save() and restore(), in the same order";
       return absl::DeadlineExceededError(absl::StrCat(what, ": ", NameRanks(missing), " did not come in time", hint));
     }
-    if (patience.watch_beats) {
-      LAMINA_ASSIGN_OR_RETURN(const std::vector<int32_t> silent,
-                              watch.Silent(missing, [this](int32_t rank) { return coordinator_.Get(Full(BeatKey(rank))); }));
+    if (patience.watch_beats && store.ok()) {
+      const std::vector<int32_t> silent = watch.Silent(missing, [this](int32_t rank) { return coordinator_.Get(Full(BeatKey(rank))); });
       if (!silent.empty()) {
         absl::Status gone = absl::UnavailableError(absl::StrCat(what, ": ", NameRanks(silent), " gave no sign of life for ",
                                                                 beat_timeout_ns_ / base::kSecondNs, " s (killed, or its machine is gone)"));

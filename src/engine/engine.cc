@@ -35,7 +35,7 @@ absl::StatusOr<SaveReport> SaveTicket::Wait(double timeout_s) {
   const int64_t deadline_ns = timeout_s < 0 ? env::kForeverNs : DeadlineAfter(env_, timeout_s);
   while (!result_.has_value()) {
     if (!ended_.WaitUntil(mutex_, deadline_ns) && !result_.has_value()) {
-      return absl::DeadlineExceededError(absl::StrCat("the save is still under way after ", timeout_s, " s of waiting; it goes on"));
+      return absl::DeadlineExceededError("the save is still under way, and goes on: the wait for it ran out");
     }
   }
   return *result_;
@@ -96,8 +96,8 @@ absl::Status EngineImpl::Close(double grace_s) {
   closed_ = true;
   while (!pending_.empty()) {
     if (!changed_.WaitUntil(mutex_, deadline_ns) && !pending_.empty()) {
-      return absl::DeadlineExceededError(absl::StrCat("closing: ", pending_.size(), " saves are still under way after ", grace_s,
-                                                      " s, the first of step ", pending_.front()->job.step));
+      return absl::DeadlineExceededError(
+          absl::StrCat("closing: saves are still under way: ", pending_.size(), ", the first of step ", pending_.front()->job.step));
     }
   }
   stopping_ = true;
@@ -377,6 +377,10 @@ bool EngineImpl::RunSave(PendingSave& pending) {
     pending.voted = !pending.given_up && !abandoned_;
     return pending.voted;
   };
+  callbacks.abandoned = [this] {
+    env::MutexLock lock(mutex_);
+    return abandoned_;
+  };
   callbacks.set_phase = [this](std::string_view phase) {
     env::MutexLock lock(mutex_);
     phase_ = phase;
@@ -430,6 +434,8 @@ void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
       claimed_->parent = result.ended.commit;
       claimed_->restored_step = -1;
       last_save_s_ = Seconds(duration_ns);
+    } else if (result.ended.commit == kUnknownCommit) {
+      claimed_->parent = kUnknownCommit;
     }
     fenced = !committed && !skipped && absl::IsAborted(result.ended.cause);
     fenced_ = fenced_ || fenced;

@@ -47,7 +47,7 @@ struct Vote {
   SaveTotals totals;
 };
 
-inline constexpr uint64_t kUnknownCommit = UINT64_MAX;  // committed, by a record whose number could not be read
+inline constexpr uint64_t kUnknownCommit = UINT64_MAX;  // committed by a record whose number could not be read, or perhaps committed
 
 // The leader to all: how the save ended.
 struct Ended {

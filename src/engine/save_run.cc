@@ -72,7 +72,7 @@ SaveRun::SaveRun(const Options& options, const Runtime& runtime, Agreement& agre
 std::string SaveRun::Key(std::string_view name) const { return absl::StrCat(job_.key, "/", std::string(name)); }
 
 Patience SaveRun::Waiting(std::string what) const {
-  return {absl::StrCat("save of ", StepText(job_.step), ", ", what), deadline_ns_, true, {}};
+  return {absl::StrCat("save of ", StepText(job_.step), ", ", what), deadline_ns_, true, [this] { return Abandoned(); }};
 }
 
 void SaveRun::Forget(Agreement& agreement, const std::string& job_key) {
@@ -135,8 +135,9 @@ absl::StatusOr<Go> SaveRun::FollowReady() {
   patience.watch_beats = false;
   bool ended = false;
   patience.tick = [&]() -> absl::Status {
-    LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> verdict, agreement_.Look(Key("ended")));
-    ended = verdict.has_value();
+    LAMINA_RETURN_IF_ERROR(Abandoned());
+    const absl::StatusOr<std::optional<std::string>> verdict = agreement_.Look(Key("ended"));
+    ended = verdict.ok() && verdict->has_value();
     return ended ? absl::CancelledError("the save ended before it began") : absl::OkStatus();
   };
   absl::StatusOr<std::string> text = agreement_.Hear(Key("go"), 0, patience);
@@ -184,15 +185,20 @@ std::vector<PackItem> SaveRun::ItemsToWrite() {
   return items;
 }
 
+absl::Status SaveRun::Abandoned() const {
+  return callbacks_.abandoned() ? absl::CancelledError("the save was given up at exit") : absl::OkStatus();
+}
+
 // Ends a write early when another rank has failed; asks at most once a second.
 absl::Status SaveRun::SomebodyFailed() {
+  LAMINA_RETURN_IF_ERROR(Abandoned());
   const int64_t now_ns = runtime_.env.MonotonicNs();
   if (now_ns >= deadline_ns_)
     return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " reached its deadline"));
   if (now_ns < next_look_ns_) return absl::OkStatus();
   next_look_ns_ = now_ns + kLookForFailureNs;
-  LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> failed, agreement_.Look(Key("failed")));
-  return failed.has_value() ? DecodeStatus(*failed) : absl::OkStatus();
+  const absl::StatusOr<std::optional<std::string>> failed = agreement_.Look(Key("failed"));
+  return failed.ok() && failed->has_value() ? DecodeStatus(**failed) : absl::OkStatus();  // whether the store is gone the waits find out
 }
 
 absl::Status SaveRun::WriteAndVote(const Go& go) {
@@ -312,7 +318,11 @@ Ended SaveRun::Settle(const Go& go, const absl::Status& why) {
   const absl::StatusOr<tier::Verdict> verdict = log_.Abort(go.attempt, ReasonText(ended));
   if (!verdict.ok()) {
     if (absl::IsAborted(verdict.status())) return Aborted(verdict.status());
-    return Aborted(base::Annotate(why, absl::StrCat("(and the log could not be told: ", std::string(verdict.status().message()), ")")));
+    // The commit may have got there before the trouble did: only a look at the log tells, and the next save takes it.
+    Ended unknown = Aborted(absl::UnavailableError(absl::StrCat(
+        "outcome unknown: ", std::string(why.message()), "; and the log does not answer: ", std::string(verdict.status().message()))));
+    unknown.commit = kUnknownCommit;
+    return unknown;
   }
   if (*verdict != tier::Verdict::kCommitted) {
     return ended;
@@ -423,6 +433,9 @@ absl::StatusOr<Ended> SaveRun::WriteAndCommit(const Go& go, const std::vector<Vo
   }
   std::sort(catalog.blobs.begin(), catalog.blobs.end(),
             [](const auto& a, const auto& b) { return std::tie(a.name, a.rank) < std::tie(b.name, b.rank); });
+  // What a reader would refuse must not be committed.
+  LAMINA_RETURN_IF_ERROR(format::ValidateCatalog(catalog));
+  LAMINA_RETURN_IF_ERROR(format::ValidatePacks(packs));
   const std::string catalog_bytes = format::EncodeCatalog(catalog);
   const std::string packs_bytes = format::EncodePacks(packs);
   LAMINA_RETURN_IF_ERROR(WriteObject(format::CatalogPath(go.attempt), catalog_bytes));

@@ -64,6 +64,7 @@ struct RunResult {
 // What a run asks of its engine and tells it.
 struct SaveCallbacks {
   std::function<bool()> may_vote;                   // false: the save was given up
+  std::function<bool()> abandoned;                  // the program has to end: stop as soon as may be
   std::function<void(std::string_view)> set_phase;  // for the beats
   std::function<void(EventKind kind, int64_t bytes, int64_t duration_ns, std::string cause)> post;
 };
@@ -87,6 +88,7 @@ class SaveRun {
   std::vector<format::Digest> ReplicaDigests(const WrittenPack& pack);
   format::Digest DigestOfCopy(size_t item);
   absl::StatusOr<Vote> MakeVote(const WrittenPack& pack);
+  absl::Status Abandoned() const;
   absl::Status SomebodyFailed();
   Ended LeadVerdict(const Go& go, const absl::Status& mine);
   absl::StatusOr<Ended> LeadCommit(const Go& go);
