@@ -7,8 +7,19 @@
 namespace lamina {
 
 enum class EventKind : uint8_t {
-  kSaveBegin, kSnapshotDone, kWriteDone, kCommitted, kSaveFailed, kSaveSkipped,
-  kRestoreBegin, kRestoreDone, kRestorePassedOver, kReplicaMismatch, kIoSlow, kFallback, kFenced,
+  kSaveBegin,
+  kSnapshotDone,
+  kWriteDone,
+  kCommitted,
+  kSaveFailed,
+  kSaveSkipped,
+  kRestoreBegin,
+  kRestoreDone,
+  kRestorePassedOver,
+  kReplicaMismatch,
+  kIoSlow,
+  kFallback,
+  kFenced,
 };
 
 struct Event {
@@ -17,10 +28,10 @@ struct Event {
   int64_t wall_ns = 0;
   int32_t rank = 0;
   int64_t step = 0;
-  int64_t save_number = 0;       // counts this checkpointer's saves from 0; restores count on their own
+  int64_t save_number = 0;  // counts this checkpointer's saves from 0; restores count on their own
   int64_t bytes = 0;
   int64_t duration_ns = 0;
-  std::string cause;             // empty when nothing went wrong
+  std::string cause;  // empty when nothing went wrong
 };
 
 // "SaveBegin" and so on.

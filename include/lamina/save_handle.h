@@ -13,8 +13,8 @@ namespace lamina {
 enum class Outcome { kCommitted, kSkipped };
 
 struct SaveTotals {
-  int64_t state_bytes = 0;       // raw bytes, each box once
-  int64_t written_bytes = 0;     // to the store, metadata included
+  int64_t state_bytes = 0;    // raw bytes, each box once
+  int64_t written_bytes = 0;  // to the store, metadata included
   int64_t chunks_new = 0;
   int64_t chunks_shared = 0;     // stored by reference to an earlier save
   int64_t chunks_dependent = 0;  // stored against another chunk
@@ -23,12 +23,12 @@ struct SaveTotals {
 struct SaveReport {
   int64_t step = 0;
   Outcome outcome = Outcome::kCommitted;
-  std::string reason;            // of a skip
-  SaveTotals rank;               // this rank's own
-  SaveTotals total;              // of the job
-  double hold_s = 0;             // how long Save held the caller
-  double stage_s = 0;            // of it: copying
-  double durable_s = 0;          // from the call to the commit
+  std::string reason;    // of a skip
+  SaveTotals rank;       // this rank's own
+  SaveTotals total;      // of the job
+  double hold_s = 0;     // how long Save held the caller
+  double stage_s = 0;    // of it: copying
+  double durable_s = 0;  // from the call to the commit
 };
 
 // Thread-safe. A failed save's status carries the first cause: its code, its message with rank and phase, its errno.

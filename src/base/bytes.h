@@ -32,18 +32,13 @@ std::optional<T> CheckedMultiply(T a, T b) {
 // The smallest multiple of `alignment` (a power of two) that is at least `value`. The caller knows that it does not overflow.
 constexpr int64_t AlignUp(int64_t value, int64_t alignment) { return (value + alignment - 1) & ~(alignment - 1); }
 
-inline std::span<const std::byte> AsBytes(std::string_view text) {
-  return std::as_bytes(std::span<const char>(text.data(), text.size()));
-}
+inline std::span<const std::byte> AsBytes(std::string_view text) { return std::as_bytes(std::span<const char>(text.data(), text.size())); }
 
-inline std::string_view AsText(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+inline std::string_view AsText(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 // Reads a T at `offset`; nullopt when it does not lie wholly inside.
 template <typename T>
-  requires std::is_trivially_copyable_v<T>
-std::optional<T> ReadAt(std::span<const std::byte> bytes, size_t offset) {
+requires std::is_trivially_copyable_v<T> std::optional<T> ReadAt(std::span<const std::byte> bytes, size_t offset) {
   if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return std::nullopt;
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof(T));

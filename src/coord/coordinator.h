@@ -17,10 +17,10 @@ namespace lamina::coord {
 class Coordinator {
  public:
   virtual ~Coordinator() = default;
-  virtual absl::Status Set(const std::string& key, std::string_view value) = 0;                // last one wins
-  virtual absl::StatusOr<std::optional<std::string>> Get(const std::string& key) = 0;          // nullopt: not there now
+  virtual absl::Status Set(const std::string& key, std::string_view value) = 0;        // last one wins
+  virtual absl::StatusOr<std::optional<std::string>> Get(const std::string& key) = 0;  // nullopt: not there now
   virtual absl::StatusOr<bool> Check(const std::string& key) = 0;
-  virtual absl::Status Delete(const std::string& key) = 0;                                     // fine when it is not there
+  virtual absl::Status Delete(const std::string& key) = 0;  // fine when it is not there
 };
 
 // Polls for `key` with back-off (1 ms rising to 50 ms) until `deadline_ns` of Env::MonotonicNs: then DeadlineExceeded naming the key.

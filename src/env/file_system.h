@@ -20,7 +20,7 @@ enum class FileKind { kFile, kDirectory, kLink, kOther };
 struct FileInfo {
   FileKind kind = FileKind::kFile;  // of the name itself: links are not followed
   int64_t bytes = 0;
-  int64_t modified_ns = 0;          // by the file server's clock, since the epoch
+  int64_t modified_ns = 0;  // by the file server's clock, since the epoch
 };
 
 struct DirectoryEntry {
@@ -57,9 +57,9 @@ class FileSystem {
   virtual absl::Status Link(const std::string& path, const std::string& link_path) = 0;
   // renameat2(RENAME_NOREPLACE): AlreadyExists when the target is taken; Unimplemented where the file system lacks it.
   virtual absl::Status RenameNoReplace(const std::string& from, const std::string& to) = 0;
-  virtual absl::Status Unlink(const std::string& path) = 0;            // never a directory; a link itself, not its target
-  virtual absl::Status MakeDirectory(const std::string& path) = 0;     // one level, mode 0777 less the umask
-  virtual absl::Status RemoveDirectory(const std::string& path) = 0;   // an empty one
+  virtual absl::Status Unlink(const std::string& path) = 0;           // never a directory; a link itself, not its target
+  virtual absl::Status MakeDirectory(const std::string& path) = 0;    // one level, mode 0777 less the umask
+  virtual absl::Status RemoveDirectory(const std::string& path) = 0;  // an empty one
   // Makes the present names in the directory durable.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
   // All names but "." and "..", sorted by bytes.
