@@ -1,8 +1,10 @@
 """Saves that fail, and the ends of programs, on the real core."""
 
 import errno
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,28 @@ def test_training_goes_on_while_it_is_saved(tmp_path: Path) -> None:  # FC-13
         handle.wait()
         ckpt.restore(current)
     assert (current["w"].unique().tolist(), current["step"].item(), current["log"]) == ([1], 1, ["a"])
+
+
+def test_a_signal_ends_the_wait_for_a_slow_save(tmp_path: Path) -> None:
+    class Preempted(Exception): ...
+
+    def preempt(*_: object) -> None:
+        raise Preempted
+
+    before = signal.signal(signal.SIGALRM, preempt)
+    threads = threading.active_count()
+    env = testing.FaultEnv()
+    env.set_write_bytes_per_second(1 << 18)
+    ckpt = lamina.Checkpointer(tmp_path / "root", options={"env": env})
+    handle = ckpt.save(1, state())
+    try:
+        for end in (handle.wait, ckpt.close):
+            with pytest.raises(Preempted):
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                end()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert threading.active_count() == threads
 
 
 PROGRAM = """
