@@ -6,12 +6,14 @@ A rank so costs a tenth of a second instead of an import, and each job still has
 import datetime
 import multiprocessing
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -38,6 +40,12 @@ def on_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list[
         AssertionError: it raised; with the traceback of the first rank where it did.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(_PRELOADED)
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(count, function, arguments, folder)
+
+
+def _run(count: int, function: Callable[..., Any], arguments: tuple[Any, ...], folder: str) -> list[Any]:
+    """The same, with what the agent writes in `folder`."""
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -48,6 +56,7 @@ def on_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list[
         max_restarts=0,
         monitor_interval=0.02,
         start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
     )
     try:
         results = elastic_launch(config, _work)(function, arguments)
