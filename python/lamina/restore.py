@@ -34,7 +34,10 @@ def restore(
         match.finish()
     except Exception as error:
         failure = error
-    _raise_first(ranks, [message["error"] for message in _exchange(ranks, failure)], failure, None)
+    try:
+        _raise_first(ranks, [message["error"] for message in _exchange(ranks, failure)], failure, None)
+    finally:
+        del failure  # it refers to this frame, so that both would outlive their use, and the state with them
     return RestoreInfo(
         step=session.step,
         next_step=session.step + 1,
@@ -56,7 +59,10 @@ def _matched(
     except Exception as error:
         failure = error
     messages = _exchange(ranks, failure, match.problems if match else None)
-    _raise_first(ranks, [message["error"] for message in messages], failure, session)
+    try:
+        _raise_first(ranks, [message["error"] for message in messages], failure, session)
+    finally:
+        del failure  # as above
     problems = combine([Problems(**message["problems"]) for message in messages])
     if problems.is_fatal(strict):
         _fail(session, "MismatchError", problems.message(session.step, strict), None)

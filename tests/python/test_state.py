@@ -1,8 +1,11 @@
 """A state saved and restored by one rank, over a fake core: lamina.state, lamina.matching and lamina.match_parts."""
 
 import collections
+import contextlib
 import copy
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -415,6 +418,36 @@ def test_states_that_are_refused(ckpt: lamina.Checkpointer) -> None:
         with pytest.raises(error, match=text):
             ckpt.save(1, state)  # type: ignore[arg-type]
     assert not ckpt.restore({})
+
+
+class Broken(nn.Module):
+    def get_extra_state(self) -> int:
+        return 1
+
+    def set_extra_state(self, state: int) -> None:
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize(("part", "error"), [(nn.Linear(1, 1), CorruptionError), (Broken(), lamina.Error)])
+def test_a_failed_restore_keeps_the_state_no_longer_than_its_error(
+    ckpt: lamina.Checkpointer, part: nn.Module, error: type[Exception]
+) -> None:
+    ckpt.save(1, {"part": part, "w": torch.ones(1)})
+    if error is CorruptionError:
+        (steps,) = fake_core.roots.values()
+        del steps[1]["tensors"]["w"]
+    state = {"part": copy.deepcopy(part), "w": torch.zeros(1)}
+    module = weakref.ref(state["part"])
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(error):
+            ckpt.restore(state)
+            pytest.fail("nothing was raised")
+        del state
+        assert module() is None
+    finally:
+        gc.enable()
 
 
 def test_a_tree_that_names_no_entry_is_corruption(ckpt: lamina.Checkpointer) -> None:
