@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ def test_a_signal_ends_the_wait_for_a_slow_save(tmp_path: Path) -> None:
     def preempt(*_: object) -> None:
         raise Preempted
 
+    def preempted_soon(end: Callable[[], object]) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        end()
+
     before = signal.signal(signal.SIGALRM, preempt)
     threads = threading.active_count()
     env = testing.FaultEnv()
@@ -73,8 +78,7 @@ def test_a_signal_ends_the_wait_for_a_slow_save(tmp_path: Path) -> None:
     try:
         for end in (handle.wait, ckpt.close):
             with pytest.raises(Preempted):
-                signal.setitimer(signal.ITIMER_REAL, 0.1)
-                end()
+                preempted_soon(end)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert threading.active_count() == threads
