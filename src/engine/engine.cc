@@ -143,6 +143,8 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
   const int64_t begun_ns = runtime_.env.MonotonicNs();
   // From here on a rank does not raise alone: what only this one knows ends the handle, so that the ranks go on side by side.
   LAMINA_RETURN_IF_ERROR(CheckMaySave(request.step));
+  const int64_t number = save_count_++;
+  last_step_ = request.step;
   if (const absl::Status room = WaitForInFlight(options_.saves_in_flight_max - 1); !room.ok()) {
     auto ticket = std::make_shared<SaveTicket>(runtime_.env);
     ticket->End(FromRank(room, options_.rank, "waiting"));
@@ -152,12 +154,11 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
   const auto active = std::make_shared<Active>(*this);
   auto pending = std::make_shared<PendingSave>();
   SaveJob& job = pending->job;
-  job.number = save_count_++;
+  job.number = number;
   job.step = request.step;
   job.begun_ns = begun_ns;
   job.topology = request.topology;
   job.key = absl::StrCat("save/", restore_count_, "/", request.step);
-  last_step_ = request.step;
   Post(EventKind::kSaveBegin, job, 0, 0, "");
 
   absl::StatusOr<plan::RankDescription> description = plan::Describe(request.tensors, request.topology);
