@@ -515,8 +515,15 @@ void EngineImpl::LeaseLoop() {
     env::MutexLock lock(mutex_);
     while (!stopping_ && changed_.WaitUntil(mutex_, next_ns)) {
     }
-    if (stopping_) return;
+    if (stopping_) break;
   }
+  uint64_t incarnation = 0;
+  {
+    env::MutexLock lock(mutex_);
+    incarnation = claimed_->incarnation;
+  }
+  // Whoever comes next need not watch a lease that nobody holds; one that stays runs out by itself.
+  runtime_.tier.Delete(format::WriterLeasePath(incarnation)).IgnoreError();
 }
 
 void EngineImpl::Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t duration_ns, std::string cause) {
