@@ -74,6 +74,9 @@ class Agreement {
 std::string NameRanks(const std::vector<int32_t>& ranks);  // "rank 3"; "ranks 1, 2 and 7"; at most 16 by number
 
 inline int64_t SecondsToNs(double seconds) { return seconds > 9e9 ? env::kForeverNs : static_cast<int64_t>(seconds * 1e9); }
+inline double NsToSeconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+// A moment later than `ns`, which may be kForeverNs.
+inline int64_t LaterBy(int64_t ns, int64_t duration_ns) { return ns > env::kForeverNs - duration_ns ? env::kForeverNs : ns + duration_ns; }
 inline int64_t DeadlineAfter(env::Env& env, double seconds) {
   const int64_t duration_ns = SecondsToNs(seconds);
   const int64_t now_ns = env.MonotonicNs();

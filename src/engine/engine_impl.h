@@ -10,28 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "device/pinned_window.h"
 #include "engine/restore_run.h"
 #include "engine/save_run.h"
+#include "engine/save_ticket.h"
 #include "env/sync.h"
 
 namespace lamina::engine {
 
-// The caller's side of a save under way.
-class SaveTicket final : public SaveHandle {
- public:
-  explicit SaveTicket(env::Env& env) : env_(env), mutex_(env), ended_(env) {}
-  absl::StatusOr<SaveReport> Wait(double timeout_s) override;
-  bool Done() override;
-  // The first call counts.
-  void End(absl::StatusOr<SaveReport> result);
-
- private:
-  env::Env& env_;
-  env::Mutex mutex_;
-  env::CondVar ended_;
-  std::optional<absl::StatusOr<SaveReport>> result_ ABSL_GUARDED_BY(mutex_);
-};
+inline constexpr int64_t kHungNs = 60 * base::kSecondNs;  // behind a save's deadline: by then every rank and the log have settled it
 
 class EngineImpl final : public Engine {
  public:

@@ -1,0 +1,222 @@
+// EngineImpl's own threads: saves, beats, the lease.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "engine/engine_impl.h"
+
+namespace lamina::engine {
+namespace {
+
+constexpr int64_t kLeaseNs = 10 * base::kSecondNs;
+constexpr int64_t kSweepNs = 60 * base::kSecondNs;
+constexpr size_t kSavesKeptInStore = 2;  // a rank that is two saves on has seen all that was said before
+constexpr size_t kKeptPlans = 4;         // more than saves in flight look back at
+
+}  // namespace
+
+void EngineImpl::SaveLoop() {
+  while (true) {
+    std::shared_ptr<PendingSave> pending;
+    bool abandoned = false;
+    {
+      env::MutexLock lock(mutex_);
+      while (pending_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (pending_.empty()) return;
+      pending = pending_.front();
+      abandoned = abandoned_;
+    }
+    bool committed = false;
+    if (abandoned) {
+      pending->ticket->End(absl::CancelledError(absl::StrCat("the save of step ", pending->job.step, " was given up at exit")));
+    } else {
+      committed = RunSave(*pending);
+    }
+    {
+      env::MutexLock lock(mutex_);
+      pending_.pop_front();
+      --active_count_;
+      changed_.NotifyAll();
+    }
+    if (agreement_.IsLeader() && !abandoned) SweepIfDue(!committed);
+  }
+}
+
+bool EngineImpl::RunSave(PendingSave& pending) {
+  Claimed claimed;
+  {
+    env::MutexLock lock(mutex_);
+    claimed = *claimed_;
+  }
+  SaveCallbacks callbacks;
+  callbacks.may_vote = [this, &pending] {
+    env::MutexLock lock(mutex_);
+    pending.voted = !pending.given_up && !abandoned_;
+    return pending.voted;
+  };
+  callbacks.abandoned = [this] {
+    env::MutexLock lock(mutex_);
+    return abandoned_;
+  };
+  callbacks.set_phase = [this](std::string_view phase) {
+    env::MutexLock lock(mutex_);
+    phase_ = phase;
+  };
+  callbacks.post = [this, &pending](EventKind kind, int64_t bytes, int64_t duration_ns, std::string cause) {
+    Post(kind, pending.job, bytes, duration_ns, std::move(cause));
+  };
+  SaveRun run(options_, runtime_, agreement_, log_, claimed, static_cast<uint32_t>(pending.job.number), pending.job, pending.deadline_ns,
+              std::move(callbacks));
+  const RunResult result = run.Run();
+  pending.job.snapshot = {};  // the window's room is free for the next save
+  Finish(pending, result);
+  said_keys_.push_back(pending.job.key);
+  if (said_keys_.size() > kSavesKeptInStore) {
+    SaveRun::Forget(agreement_, said_keys_.front());
+    said_keys_.pop_front();
+  }
+  return result.ended.kind == Ended::Kind::kCommitted;
+}
+
+// What is not swept now, because something stands in the way, a later sweep or the next incarnation's removes.
+void EngineImpl::SweepIfDue(bool at_once) {
+  const int64_t now_ns = runtime_.env.MonotonicNs();
+  if (!at_once && now_ns < next_sweep_ns_) return;
+  next_sweep_ns_ = now_ns + kSweepNs;
+  uint64_t incarnation = 0;
+  {
+    env::MutexLock lock(mutex_);
+    incarnation = claimed_->incarnation;
+  }
+  log_.Sweep(incarnation).status().IgnoreError();
+}
+
+void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
+  const int64_t duration_ns = runtime_.env.MonotonicNs() - pending.job.begun_ns;
+  SaveReport report = pending.report;
+  report.rank = result.totals;
+  report.total = result.ended.total;
+  report.durable_s = NsToSeconds(duration_ns);
+  report.reason = result.ended.reason;
+  const bool committed = result.ended.kind == Ended::Kind::kCommitted;
+  const bool skipped = result.ended.kind == Ended::Kind::kSkipped;
+  report.outcome = skipped ? Outcome::kSkipped : Outcome::kCommitted;
+  bool fenced = false;
+  {
+    env::MutexLock lock(mutex_);
+    phase_ = "idle";
+    plans_after_[pending.job.number] = result.plans;
+    while (plans_after_.size() > kKeptPlans) plans_after_.erase(plans_after_.begin());
+    if (committed) {
+      claimed_->parent = result.ended.commit;
+      claimed_->restored_step = -1;
+      last_save_s_ = NsToSeconds(duration_ns);
+    } else if (result.ended.commit == kUnknownCommit) {
+      claimed_->parent = kUnknownCommit;
+    }
+    fenced = !committed && !skipped && absl::IsAborted(result.ended.cause);
+    fenced_ = fenced_ || fenced;
+  }
+  const std::string cause = skipped ? result.ended.reason : std::string(result.ended.cause.message());
+  Post(committed ? EventKind::kCommitted
+       : skipped ? EventKind::kSaveSkipped
+                 : EventKind::kSaveFailed,
+       pending.job, result.ended.total.written_bytes, duration_ns, committed ? "" : cause);
+  if (fenced) Post(EventKind::kFenced, pending.job, 0, 0, cause);
+  if (committed || skipped) {
+    pending.ticket->End(report);
+  } else {
+    pending.ticket->End(base::Annotate(result.ended.cause, absl::StrCat("the save of step ", pending.job.step, " failed")));
+  }
+}
+
+// The save thread may hang in file I/O. What has not voted by its deadline never will, so nothing of it can be committed; where the vote
+// was cast, only the log knows.
+void EngineImpl::GiveUpIfLate() {
+  const int64_t now_ns = runtime_.env.MonotonicNs();
+  std::vector<std::shared_ptr<PendingSave>> late;
+  std::vector<std::shared_ptr<PendingSave>> unknown;
+  {
+    env::MutexLock lock(mutex_);
+    for (const std::shared_ptr<PendingSave>& pending : pending_) {
+      if (now_ns < pending->deadline_ns) continue;
+      if (!pending->voted) {
+        pending->given_up = true;
+        late.push_back(pending);
+      } else if (now_ns >= LaterBy(pending->deadline_ns, kHungNs)) {
+        unknown.push_back(pending);
+      }
+    }
+  }
+  for (const auto& pending : late) {
+    pending->ticket->End(absl::DeadlineExceededError(
+        absl::StrCat("the save of step ", pending->job.step, " did not end by its deadline on rank ", options_.rank)));
+  }
+  for (const auto& pending : unknown) {
+    pending->ticket->End(
+        absl::UnavailableError(absl::StrCat("the save of step ", pending->job.step, ": outcome unknown, storage hangs on rank ",
+                                            options_.rank, "; 'lamina ls' tells whether the step exists")));
+  }
+}
+
+void EngineImpl::BeatLoop() {
+  while (true) {
+    std::string phase;
+    {
+      env::MutexLock lock(mutex_);
+      while (active_count_ == 0 && !stopping_) changed_.Wait(mutex_);
+      if (stopping_ && pending_.empty()) return;
+      phase = phase_;
+    }
+    if (options_.rank_count > 1) agreement_.Beat(phase);
+    GiveUpIfLate();
+    const int64_t next_ns = DeadlineAfter(runtime_.env, options_.beat_s);
+    env::MutexLock lock(mutex_);
+    while (!(stopping_ && pending_.empty()) && changed_.WaitUntil(mutex_, next_ns)) {
+    }
+  }
+}
+
+void EngineImpl::LeaseLoop() {
+  tier::Log log(runtime_.env, runtime_.tier);
+  while (true) {
+    uint64_t incarnation = 0;
+    {
+      env::MutexLock lock(mutex_);
+      incarnation = claimed_->incarnation;
+    }
+    // A lease that could not be renewed is renewed next time; losing it shows as a fence at the next commit.
+    log.RenewLease(incarnation).IgnoreError();
+    const int64_t next_ns = runtime_.env.MonotonicNs() + kLeaseNs;
+    env::MutexLock lock(mutex_);
+    while (!stopping_ && changed_.WaitUntil(mutex_, next_ns)) {
+    }
+    if (stopping_) break;
+  }
+  uint64_t incarnation = 0;
+  {
+    env::MutexLock lock(mutex_);
+    incarnation = claimed_->incarnation;
+  }
+  // Whoever comes next need not watch a lease that nobody holds; one that stays runs out by itself.
+  runtime_.tier.Delete(format::WriterLeasePath(incarnation)).IgnoreError();
+}
+
+void EngineImpl::Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t duration_ns, std::string cause) {
+  if (runtime_.events == nullptr) return;
+  Event event;
+  event.kind = kind;
+  event.monotonic_ns = runtime_.env.MonotonicNs();
+  event.wall_ns = runtime_.env.WallNs();
+  event.rank = options_.rank;
+  event.step = job.step;
+  event.save_number = job.number;
+  event.bytes = bytes;
+  event.duration_ns = duration_ns;
+  event.cause = std::move(cause);
+  runtime_.events->Post(event);
+}
+
+}  // namespace lamina::engine
