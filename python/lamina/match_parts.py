@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from lamina import inline, modules, optimizer, tensors, values
+from lamina import fsdp1, inline, modules, optimizer, tensors, values
 from lamina.errors import CorruptionError
 from lamina.matching import Lack, Last, Match
 from lamina.names import Path, from_text, to_text
@@ -36,7 +36,8 @@ def _module(match: Match, body: Json, template: Any, path: Path) -> Any:
         else:
             by_hook[item.key] = inline.decode(extra.pop(name))
     if by_hook:
-        match.later(Last.MODULE, functools.partial(template.load_state_dict, by_hook, strict=False))
+        match.later(Last.MODULE, functools.partial(modules.put_back, template, by_hook))
+    match.later(Last.MODULE, functools.partial(fsdp1.was_written, template))
     match.problems.unexpected += extra
     return template
 

@@ -1,12 +1,15 @@
-"""What a module hands over: its `state_dict()`, with the names that it has without wrappers."""
+"""What a module hands over: its `state_dict()`, and the parts of what FSDP1 flattened, with the names that it has without wrappers."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from lamina import fsdp1
+from lamina.errors import UnsupportedError
 from lamina.names import Path
 from lamina.wrappers import NamedModule, walk
 
@@ -40,10 +43,33 @@ def items_of(module: torch.nn.Module) -> list[Item]:
     """The items of `module.state_dict()`, which also brings the parameters of fully_shard modules back to their shards.
 
     Raises:
-        UnsupportedError: a wrapper that is not supported.
+        StateError: a FullyShardedDataParallel is in the midst of a pass.
+        UnsupportedError: one that holds a parameter in a way that is not supported.
     """
-    named = {each.raw: each for each in walk(module)}
-    return [_item(key, value, named) for key, value in module.state_dict(keep_vars=True).items()]
+    walked = list(walk(module))
+    named = {each.raw: each for each in walked}
+    parts = _flat_items(walked, fsdp1.parts_of(module))
+    with fsdp1.without_hooks(module):
+        items = [_item(key, value, named) for key, value in module.state_dict(keep_vars=True).items() if not fsdp1.is_flattened(value)]
+    replaced = {part.path for part in parts}
+    return [item for item in items if item.path not in replaced] + parts
+
+
+def put_back(module: torch.nn.Module, by_hook: Mapping[str, Any]) -> None:
+    """Gives what hooks made, by its key, to the module's own `load_state_dict`."""
+    with fsdp1.without_hooks(module):
+        module.load_state_dict(by_hook, strict=False)
+
+
+def _flat_items(walked: list[NamedModule], parts: fsdp1.Parts) -> list[Item]:
+    if lost := parts.keys() - {at.module for at in walked}:
+        names = sorted(name for module in lost for name in parts[module])
+        raise UnsupportedError(f"a FullyShardedDataParallel holds parameters {names} of modules that were replaced since it was made")
+    return [
+        Item((*at.clean, name), at.raw + name, part, at.module, is_own=True, is_extra=False, may_differ=False)
+        for at in walked
+        for name, part in parts.get(at.module, {}).items()
+    ]
 
 
 def _item(key: str, value: Any, named: dict[str, NamedModule]) -> Item:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from lamina import inline, tensors, values
+from lamina import fsdp1, inline, tensors, values
 from lamina.errors import InvalidArgumentError, UnsupportedError
 from lamina.names import Path, from_text, to_text
 from lamina.values import Json
@@ -58,11 +58,17 @@ def names_of(optimizer: torch.optim.Optimizer, path: Path, names: Mapping[int, s
 
     Raises:
         InvalidArgumentError: a parameter that stands nowhere else in the state and was not given with a name.
+        UnsupportedError: a parameter of FullyShardedDataParallel, whose state is cut as the flat parameter is.
     """
     found: dict[torch.Tensor, str] = {}
     for ordinal, group in enumerate(optimizer.param_groups):
         given = group.get("param_names") or [None] * len(group["params"])
         for at, (parameter, own) in enumerate(zip(group["params"], given)):
+            if fsdp1.is_flattened(parameter):
+                raise UnsupportedError(
+                    f"{to_text(path)} is an optimizer of the flattened parameters of a FullyShardedDataParallel, which is not supported: "
+                    "shard with torch.distributed.fsdp.fully_shard, or save the module alone"
+                )
             name = names.get(id(parameter)) or own
             if name is None:
                 raise InvalidArgumentError(

@@ -14,6 +14,7 @@ import torch
 
 from lamina import _core
 from lamina.errors import InternalError, UnsupportedError
+from lamina.flat import FlatPart
 
 Box: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # offset, extent
 BoxArg: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]  # offset, extent, data pointer, strides in elements
@@ -78,6 +79,8 @@ def _wait(tensor: torch.Tensor) -> torch.Tensor:
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """The plain tensor with this rank's part, sharing memory, without autograd."""
+    if isinstance(tensor, FlatPart):
+        return tensor.local.detach()
     return _wait(tensor._local_tensor if is_dtensor(tensor) else tensor).detach()  # type: ignore[attr-defined]
 
 
@@ -96,7 +99,7 @@ def check(tensor: torch.Tensor, name: str) -> None:
 
 def _refusal(tensor: torch.Tensor) -> str | None:
     kind = type(tensor)
-    if kind not in (torch.Tensor, torch.nn.Parameter) and not is_dtensor(tensor) and _wait(tensor) is tensor:
+    if kind not in (torch.Tensor, torch.nn.Parameter, FlatPart) and not is_dtensor(tensor) and _wait(tensor) is tensor:
         if isinstance(tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
             return "its shape is not known before the first forward pass: run one, or give the lazy module its sizes"
         return f"tensors of class {kind.__module__}.{kind.__qualname__} are not supported: hand over the plain tensors they are made of"
@@ -153,11 +156,13 @@ def describe(tensor: torch.Tensor, memory: torch.Tensor | None = None) -> Local:
     """The boxes of a tensor that `check` let through.
 
     Args:
-        tensor: a plain tensor or a DTensor.
+        tensor: a plain tensor, a DTensor or a FlatPart.
         memory: another tensor of the local shape to point at. Default: the tensor's own local memory, or a copy where that is
             conjugated or negated lazily.
     """
     local = (local_of(tensor) if memory is None else memory).resolve_conj().resolve_neg()
+    if isinstance(tensor, FlatPart):
+        return Local(local, [(offset, extent, part.data_ptr(), part.stride()) for offset, extent, part in tensor.parts(local)])
     boxes = _boxes_of(tensor, local)
     return Local(local, [(*box, part.data_ptr(), tuple(part.stride())) for box, part in zip(boxes, _parts(local, boxes))])
 

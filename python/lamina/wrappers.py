@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import torch
 
-from lamina.errors import UnsupportedError
+FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
 
 # Where each wrapper's class lives, the attribute that holds the module inside, and what the wrapper adds to state_dict keys
-# (activation checkpointing takes its own prefix away again in a hook).
+# (activation checkpointing takes its own prefix away again in a hook; FSDP1 does too, but its hooks are left out, see lamina.fsdp1).
 _WRAPPERS = (
     ("torch.nn.parallel.distributed", "DistributedDataParallel", "module", "module."),
     ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod", "_orig_mod."),
     ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "ActivationWrapper", "_checkpoint_wrapped_module", ""),
+    (*FSDP1, "_fsdp_wrapped_module", "_fsdp_wrapped_module."),
 )
-_FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,8 @@ class NamedModule:
     clean: tuple[str, ...]
 
 
-def _is_a(module: torch.nn.Module, where: str, name: str) -> bool:
+def is_a(module: torch.nn.Module, where: str, name: str) -> bool:
+    """Whether `module` is an instance of the class `name` of the module `where`."""
     # A class whose home was never imported has no instances; importing it here could take seconds.
     home = sys.modules.get(where)
     return home is not None and isinstance(module, getattr(home, name))
@@ -43,7 +44,7 @@ def _is_a(module: torch.nn.Module, where: str, name: str) -> bool:
 
 def _inside(module: torch.nn.Module) -> tuple[torch.nn.Module, str] | None:
     for where, name, attribute, prefix in _WRAPPERS:
-        if _is_a(module, where, name):
+        if is_a(module, where, name):
             return getattr(module, attribute), prefix
     return None
 
@@ -56,16 +57,7 @@ def unwrap(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def walk(module: torch.nn.Module, raw: str = "", clean: tuple[str, ...] = ()) -> Iterator[NamedModule]:
-    """All modules below `module` and itself, wrappers left out, parents first; a module with two names comes twice.
-
-    Raises:
-        UnsupportedError: there is a FullyShardedDataParallel among them.
-    """
-    if _is_a(module, *_FSDP1):
-        at = ".".join(clean) or "the module itself"
-        raise UnsupportedError(
-            f"{at} is a FullyShardedDataParallel, whose flat parameters are not supported: shard with torch.distributed.fsdp.fully_shard"
-        )
+    """All modules below `module` and itself, wrappers left out, parents first; a module with two names comes twice."""
     if inside := _inside(module):
         yield from walk(inside[0], raw + inside[1], clean)
         return

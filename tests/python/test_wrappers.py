@@ -1,5 +1,6 @@
 """lamina.wrappers and lamina.modules: names of a wrapped module are those of the bare one (FC-24)."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from on_ranks import on_ranks
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.tensor import DTensor
 
 import lamina
 from lamina import modules, wrappers
-from lamina.errors import UnsupportedError
+from lamina.errors import MismatchError, StateError, UnsupportedError
 from lamina.names import to_text
 
 
@@ -104,11 +105,93 @@ def test_the_lowest_ranks_buffers_are_kept_whatever_the_wrapper(tmp_path: Path) 
         assert first[after] == second[after] == first[before]
 
 
+def in_fsdp1(module: nn.Module, **how: Any) -> nn.Module:
+    return FullyShardedDataParallel(module, device_id=torch.device("cpu"), **how)
+
+
+def check_fsdp1_between_passes(root: Path, strategy: ShardingStrategy) -> None:
+    """What a pass leaves behind neither gets into a checkpoint nor survives a restore."""
+    x = torch.ones(4, 2)
+    bare, again = (nn.Sequential(Block(), Counting()) for _ in range(2))
+    bare[1].count = 5
+    nn.init.constant_(bare[1].weight, 3)
+    for use_orig_params, grad in itertools.product((False, True), repeat=2):
+        how = {"sharding_strategy": strategy, "use_orig_params": use_orig_params}
+        inside = nn.Sequential(in_fsdp1(Block(), **how), Counting())
+        model = in_fsdp1(inside, **how)
+        with torch.set_grad_enabled(grad), lamina.Checkpointer(root / f"{use_orig_params}{grad}") as ckpt:
+            ckpt.save(0, {"model": bare}).wait()
+            model.eval()(x)  # some shards stay gathered after it
+            ckpt.restore({"model": model})
+            assert model(x).tolist() == bare.eval()(x).tolist()
+            ckpt.save(1, {"model": model}).wait()
+            ckpt.restore({"model": again})
+            assert again.eval()(x).tolist() == bare(x).tolist()
+            assert inside[1].count == again[1].count == 5
+
+
+@pytest.mark.parametrize("strategy", [ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP])
+def test_fsdp1_is_saved_and_restored_between_passes(strategy: ShardingStrategy, tmp_path: Path) -> None:
+    on_ranks(2, check_fsdp1_between_passes, tmp_path, strategy)
+
+
 @pytest.mark.usefixtures("one_rank")
-def test_flat_parameters_are_refused_by_name() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), FullyShardedDataParallel(nn.Linear(2, 2), device_id=torch.device("cpu")))
-    with pytest.raises(UnsupportedError, match=r"^1 is a FullyShardedDataParallel.*fully_shard"):
+@pytest.mark.filterwarnings("ignore:.*FSDP", "ignore:.*NO_SHARD")
+def test_fsdp1_takes_parameters_that_were_replaced(tmp_path: Path) -> None:
+    model = in_fsdp1(nn.Linear(2, 2), use_orig_params=True)
+    wrappers.unwrap(model).weight = nn.Parameter(torch.full((2, 2), 3.0))
+    with lamina.Checkpointer(tmp_path) as ckpt:
+        ckpt.save(0, {"model": model}).wait()
+        ckpt.restore({"model": (bare := nn.Linear(2, 2))})
+        assert bare.weight.tolist() == [[3, 3], [3, 3]]
+        wrappers.unwrap(model).weight = nn.Parameter(torch.zeros(2, 2))
+        ckpt.restore({"model": model})
+        assert model(torch.ones(1, 2)).tolist() == bare(torch.ones(1, 2)).tolist()
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.filterwarnings("ignore:.*FSDP", "ignore:.*NO_SHARD")
+def test_fsdp1_is_refused_where_its_memory_does_not_tell(tmp_path: Path) -> None:
+    model = nn.Sequential(in_fsdp1(nn.Linear(2, 2)))
+    with FullyShardedDataParallel.summon_full_params(model), pytest.raises(StateError, match="outside of forward"):
         modules.items_of(model)
+    with pytest.raises(UnsupportedError, match=r"^weight: .*row-major order.*fully_shard"):
+        modules.items_of(in_fsdp1(nn.Conv2d(2, 2, 2).to(memory_format=torch.channels_last)))
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.filterwarnings("ignore:.*FSDP", "ignore:.*NO_SHARD")
+@pytest.mark.parametrize("use_orig_params", [False, True])
+def test_optimizers_of_fsdp1_are_refused_by_name(use_orig_params: bool, tmp_path: Path) -> None:
+    model = in_fsdp1(nn.Linear(2, 2), use_orig_params=use_orig_params)
+    state = {"model": model, "adam": torch.optim.AdamW(model.parameters())}
+    with lamina.Checkpointer(tmp_path) as ckpt, pytest.raises(UnsupportedError, match=r"^adam is .*fully_shard, or save the module alone"):
+        ckpt.save(0, state)
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.filterwarnings("ignore:.*FSDP", "ignore:.*NO_SHARD")
+def test_fsdp1_modules_are_restored_strictly(tmp_path: Path) -> None:
+    with lamina.Checkpointer(tmp_path) as ckpt:
+        ckpt.save(0, {"model": nn.Linear(2, 2).half()}).wait()
+        model = in_fsdp1(nn.Linear(2, 2))
+        with pytest.raises(MismatchError, match=r"model\.weight: float16 in the checkpoint, float32 in the template"):
+            ckpt.restore({"model": model})
+        ckpt.restore({"model": model}, cast=True)
+        ckpt.restore({"model": (half := nn.Linear(2, 2).half())})
+        with FullyShardedDataParallel.summon_full_params(model):
+            assert torch.equal(model.weight, half.weight.float())
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.filterwarnings("ignore:.*FSDP", "ignore:.*NO_SHARD")
+def test_hooks_around_fsdp1_still_work(tmp_path: Path) -> None:
+    model = nn.Sequential(in_fsdp1(Hooked(1.0)))
+    with lamina.Checkpointer(tmp_path) as ckpt:
+        ckpt.save(0, {"model": model}).wait()
+        assert [entry.name for entry in lamina.open(tmp_path).entries()] == ["model.0.made", "model.0.weight"]
+        ckpt.restore({"model": (other := nn.Sequential(in_fsdp1(Hooked(2.0))))})
+        assert wrappers.unwrap(other[0]).made == 1
 
 
 @pytest.mark.usefixtures("one_rank")
@@ -126,11 +209,30 @@ def test_sharded_modules_come_back_to_their_shards_after_a_forward() -> None:
     assert [id(parameter) for parameter in own] == [id(parameter) for parameter in optimizer.param_groups[0]["params"]]
 
 
+class Hooked(nn.Module):
+    """Keeps a number that its hooks save and load."""
+
+    def __init__(self, made: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+        self.made = made
+        self.register_state_dict_post_hook(
+            lambda module, state, prefix, local: state.update({f"{prefix}made": torch.tensor(module.made, dtype=torch.float64)})
+        )
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self.made = state.pop(f"{prefix}made").item()
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
 class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(2))
         self.count = 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
 
     def get_extra_state(self) -> Any:
         return {"count": self.count}

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from fills import load, raw, save
+import torch.distributed as dist
+from fills import bits, load, raw, save
 from on_ranks import on_ranks
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 import lamina
 
@@ -58,6 +60,64 @@ def between_wrapped_and_bare(root: Path) -> None:
 
 def test_fc24_wrappers_do_not_show(tmp_path: Path) -> None:
     on_ranks(2, between_wrapped_and_bare, tmp_path)
+
+
+def with_bits(model: nn.Module, first: int) -> nn.Module:
+    with torch.no_grad():
+        for at, parameter in enumerate(model.parameters()):
+            parameter.copy_(bits(parameter.shape, parameter.dtype, first + at))
+    return model
+
+
+def in_fsdp1(model: nn.Module, use_orig_params: bool) -> nn.Module:
+    """A unit inside checkpointing, one around it, and the rest in a third one, compiled."""
+
+    def shard(inner: nn.Module) -> nn.Module:
+        return FullyShardedDataParallel(inner, device_id=torch.device("cpu"), use_orig_params=use_orig_params)
+
+    model.layers[0] = checkpoint_wrapper(shard(model.layers[0]))
+    model.layers[1] = shard(checkpoint_wrapper(model.layers[1]))
+    model.rest = nn.Linear(3, 5)
+    model = torch.compile(shard(model), backend="eager")  # type: ignore[assignment]
+    if use_orig_params:
+        raw_name = "_orig_mod._fsdp_wrapped_module.layers.0._checkpoint_wrapped_module._fsdp_wrapped_module.attn.weight"
+        assert raw_name in dict(model.named_parameters())
+    return model
+
+
+def bits_of(model: nn.Module) -> list[bytes]:
+    with FullyShardedDataParallel.summon_full_params(getattr(model, "_orig_mod", model), writeback=False):
+        return [raw(parameter.clone()) for parameter in model.parameters()]  # numpy would pin what FSDP1 frees
+
+
+def bare_with_rest() -> nn.Module:
+    model = Model(0)
+    model.rest = nn.Linear(3, 5)
+    return model
+
+
+def between_fsdp1_and_bare(root: Path) -> None:
+    if not dist.is_initialized():  # a job of one rank
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    wanted = bits_of(with_bits(bare_with_rest(), 7))
+    for first in (False, True):
+        makers = [lambda: bare_with_rest(), lambda: in_fsdp1(Model(0), first), lambda: in_fsdp1(Model(0), not first)]  # noqa: B023
+        here = root / str(first)
+        save(here, {"model": with_bits(bare_with_rest(), 7)})
+        for step, maker in enumerate([makers[1], makers[2], makers[0], makers[1], makers[0]], 1):
+            assert [entry.name for entry in lamina.open(here).entries()] == [*BARE, "model.rest.bias", "model.rest.weight"]
+            model = maker()
+            assert bits_of(model) != wanted
+            with lamina.Checkpointer(here) as ckpt:
+                info = ckpt.restore({"model": model})
+                assert (info.step, info.missing, info.unexpected) == (step - 1, (), ())
+                assert bits_of(model) == wanted
+                ckpt.save(step, {"model": model}).wait()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_fc24_flattened_parameters_have_their_own_names_and_bits(count: int, tmp_path: Path) -> None:
+    on_ranks(count, between_fsdp1_and_bare, tmp_path)
 
 
 def test_fc24_names_of_wrappers_in_a_plain_mapping_are_data_that_rename_can_change(tmp_path: Path) -> None:
