@@ -5,6 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from job_end import leave
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -46,7 +47,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         with open(sys.argv[1], "w") as report:
             report.write(json.dumps({"event": "digests", **found}) + "\n")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from job_end import leave
 
 import lamina
 from lamina.ranks import Ranks
@@ -51,7 +52,7 @@ def main() -> None:
     if ranks.rank == 0:
         with open(report, "w") as file:
             file.write(json.dumps({"event": "ranks", "ranks": parts}) + "\n")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

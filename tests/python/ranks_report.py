@@ -4,6 +4,7 @@ import json
 import sys
 
 import torch.distributed as dist
+from job_end import leave
 
 from lamina.ranks import Ranks
 
@@ -22,7 +23,7 @@ def main() -> None:
     if ranks.rank == 1:
         with open(sys.argv[1], "w") as report:
             report.write(json.dumps({"event": "ranks", **found}) + "\n")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

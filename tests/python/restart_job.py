@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from job_end import leave
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -64,7 +65,7 @@ def main() -> None:
     if rank == 0:
         with open(report, "w") as file:
             file.write(json.dumps({"event": "ranks", "ranks": parts}) + "\n")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
