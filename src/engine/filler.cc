@@ -13,13 +13,30 @@
 namespace lamina::engine {
 namespace {
 
+// Memory that one task uses for chunk after chunk: it stays in the cache, and no page is mapped twice.
+class Scratch {
+ public:
+  std::span<std::byte> OfSize(size_t bytes) {
+    if (bytes > bytes_) {
+      memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      bytes_ = bytes;
+    }
+    return {memory_.get(), bytes};
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  size_t bytes_ = 0;
+};
+
 // Runs `work` on each of `count` items with `task_count` tasks; the first failure by order of items.
-absl::Status ForEachInParallel(env::Env& env, int32_t task_count, size_t count, const std::function<absl::Status(size_t)>& work) {
+absl::Status ForEachInParallel(env::Env& env, int32_t task_count, size_t count, const std::function<absl::Status(size_t, Scratch&)>& work) {
   env::Mutex mutex(env);
   size_t next = 0;
   size_t failed_item = count;
   absl::Status failure;
   const auto run = [&] {
+    Scratch scratch;
     while (true) {
       size_t item = 0;
       {
@@ -27,7 +44,7 @@ absl::Status ForEachInParallel(env::Env& env, int32_t task_count, size_t count, 
         if (next >= count || !failure.ok()) return;
         item = next++;
       }
-      absl::Status status = work(item);
+      absl::Status status = work(item, scratch);
       env::MutexLock lock(mutex);
       if (!status.ok() && item < failed_item) {
         failed_item = item;
@@ -66,11 +83,10 @@ absl::Status Filler::Plan() {
 
 absl::Status Filler::Check(int64_t budget_bytes) {
   LAMINA_RETURN_IF_ERROR(MakeStage(budget_bytes));
-  return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i) -> absl::Status {
+  return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i, Scratch& scratch) -> absl::Status {
     const ChunkTask& task = tasks_[i];
     if (!task.staged.empty()) return Read(task, task.staged);
-    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
-    return Read(task, {scratch.get(), task.record.raw_bytes});
+    return Read(task, scratch.OfSize(task.record.raw_bytes));
   });
 }
 
@@ -92,15 +108,15 @@ absl::Status Filler::MakeStage(int64_t budget_bytes) {
 }
 
 absl::Status Filler::Fill() {
-  return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i) -> absl::Status {
+  return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i, Scratch& scratch) -> absl::Status {
     const ChunkTask& task = tasks_[i];
     if (!task.staged.empty()) {
       Copy(task, task.staged);
       return absl::OkStatus();
     }
-    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(task.record.raw_bytes);
-    LAMINA_RETURN_IF_ERROR(Read(task, {scratch.get(), task.record.raw_bytes}));
-    Copy(task, {scratch.get(), task.record.raw_bytes});
+    const std::span<std::byte> bytes = scratch.OfSize(task.record.raw_bytes);
+    LAMINA_RETURN_IF_ERROR(Read(task, bytes));
+    Copy(task, bytes);
     return absl::OkStatus();
   });
 }
