@@ -81,42 +81,17 @@ absl::Status Filler::Plan() {
   return absl::OkStatus();
 }
 
-absl::Status Filler::Check(int64_t budget_bytes) {
-  LAMINA_RETURN_IF_ERROR(MakeStage(budget_bytes));
+absl::Status Filler::Check() {
   return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i, Scratch& scratch) -> absl::Status {
-    const ChunkTask& task = tasks_[i];
-    if (!task.staged.empty()) return Read(task, task.staged);
-    return Read(task, scratch.OfSize(task.record.raw_bytes));
+    return Read(tasks_[i], scratch.OfSize(tasks_[i].record.raw_bytes));
   });
-}
-
-absl::Status Filler::MakeStage(int64_t budget_bytes) {
-  size_t staged_count = 0;
-  int64_t stage_bytes = 0;
-  while (staged_count < tasks_.size() && stage_bytes + tasks_[staged_count].record.raw_bytes <= budget_bytes) {
-    stage_bytes += tasks_[staged_count++].record.raw_bytes;
-  }
-  if (stage_bytes == 0) return absl::OkStatus();
-  LAMINA_ASSIGN_OR_RETURN(window_, device::PinnedWindow::Create(env_, stage_bytes));
-  LAMINA_ASSIGN_OR_RETURN(lease_, window_->Acquire(stage_bytes, env::kForeverNs));
-  std::span<std::byte> rest = lease_.bytes();
-  for (ChunkTask& task : std::span(tasks_).first(staged_count)) {
-    task.staged = rest.first(task.record.raw_bytes);
-    rest = rest.subspan(task.record.raw_bytes);
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Filler::Fill() {
   return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i, Scratch& scratch) -> absl::Status {
-    const ChunkTask& task = tasks_[i];
-    if (!task.staged.empty()) {
-      Copy(task, task.staged);
-      return absl::OkStatus();
-    }
-    const std::span<std::byte> bytes = scratch.OfSize(task.record.raw_bytes);
-    LAMINA_RETURN_IF_ERROR(Read(task, bytes));
-    Copy(task, bytes);
+    const std::span<std::byte> bytes = scratch.OfSize(tasks_[i].record.raw_bytes);
+    LAMINA_RETURN_IF_ERROR(Read(tasks_[i], bytes));
+    Copy(tasks_[i], bytes);
     return absl::OkStatus();
   });
 }
@@ -146,7 +121,7 @@ absl::Status Filler::AddChunks(const plan::BoxRead& read) {
     const bool wanted = std::any_of(read.parts.begin(), read.parts.end(), [&](const plan::TargetPart& part) {
       return plan::ChunkTouches(stored.box, static_cast<int64_t>(chunk.element_begin), chunk.raw_bytes / element_bytes, part.common);
     });
-    if (wanted) tasks_.push_back({&read, chunk, ordinal, {}});
+    if (wanted) tasks_.push_back({&read, chunk, ordinal});
   }
   return absl::OkStatus();
 }

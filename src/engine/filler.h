@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "device/pinned_window.h"
 #include "engine/step_reader.h"
 #include "env/env.h"
 #include "lamina/tensor_view.h"
@@ -23,9 +22,10 @@ class Filler {
 
   // What PlanRestore finds wrong with the targets, or the step's chunk tables.
   absl::Status Plan();
-  // Reads and checks every chunk that is needed, and keeps those that `budget_bytes` holds.
-  absl::Status Check(int64_t budget_bytes);
-  // Copies into the targets; chunks that were not kept are read once more. After a failure the targets are partly filled.
+  // Reads and checks every chunk that is needed; keeps none.
+  absl::Status Check();
+  // Reads and checks them once more, now from the page cache, and copies them into the targets. After a failure the targets are partly
+  // filled.
   absl::Status Fill();
   int64_t bytes() const;  // of the chunks that are read
 
@@ -35,12 +35,10 @@ class Filler {
     const plan::BoxRead* read = nullptr;
     format::ChunkRecord record;
     size_t ordinal = 0;
-    std::span<std::byte> staged;  // empty: beyond the budget
   };
 
   const format::CatalogTensor& TensorOf(const plan::BoxRead& read) const;
   const format::StoredBox& StoredOf(const plan::BoxRead& read) const;
-  absl::Status MakeStage(int64_t budget_bytes);
   absl::Status AddChunks(const plan::BoxRead& read);
   absl::Status Read(const ChunkTask& task, std::span<std::byte> raw);
   void Copy(const ChunkTask& task, std::span<const std::byte> raw);
@@ -51,9 +49,6 @@ class Filler {
   const int32_t task_count_;
   std::vector<plan::BoxRead> reads_;
   std::vector<ChunkTask> tasks_;
-  std::unique_ptr<device::PinnedWindow>
-      window_;  // what staged chunks lie in: mapped at once, since pages that fault in one by one cost more than the read
-  device::WindowLease lease_;
 };
 
 }  // namespace lamina::engine

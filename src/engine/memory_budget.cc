@@ -18,8 +18,6 @@ namespace {
 
 constexpr double kFreeShare = 0.4;
 constexpr double kSnapshotFactor = 1.1;
-constexpr int64_t kStagingBytesMax =
-    4 * base::kGiB;  // of all ranks of a machine; what is beyond is read twice, the second time from the page cache
 
 // The start of a small file of the kernel's; empty where there is no such file.
 std::string Text(env::Env& env, const std::string& path) {
@@ -77,12 +75,6 @@ absl::StatusOr<int64_t> WindowBytes(env::Env& env, const Options& options, int64
         " (bytes of all ranks of this machine)"));
   }
   return std::clamp(wanted, base::kMiB, std::max(*most, base::kMiB));
-}
-
-int64_t StagingBudget(env::Env& env, const Options& options) {
-  if (options.memory_bytes > 0) return options.memory_bytes;
-  const int64_t most = kStagingBytesMax / options.local_rank_count;
-  return std::min(BytesOfRank(env, options).value_or(most), most);
 }
 
 }  // namespace lamina::engine

@@ -13,7 +13,4 @@ namespace lamina::engine {
 // to set when that is more than 40 % of the memory that is free.
 absl::StatusOr<int64_t> WindowBytes(env::Env& env, const Options& options, int64_t snapshot_bytes);
 
-// Bytes that a restore may stage: the option, else its part of 40 % of the free memory and of 64 MiB.
-int64_t StagingBudget(env::Env& env, const Options& options);
-
 }  // namespace lamina::engine

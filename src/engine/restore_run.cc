@@ -8,7 +8,6 @@
 #include "base/serial.h"
 #include "base/status.h"
 #include "engine/filler.h"
-#include "engine/memory_budget.h"
 #include "engine/store.h"
 #include "tier/log.h"
 
@@ -203,7 +202,7 @@ absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const Tensor
   if (reader_ == nullptr) return absl::FailedPreconditionError("this restore has ended or found nothing");
   Filler filler(runtime_.env, *reader_, targets, options_.io_threads);
   absl::Status mine = filler.Plan();
-  if (mine.ok()) mine = filler.Check(StagingBudget(runtime_.env, options_));
+  if (mine.ok()) mine = filler.Check();
   LAMINA_ASSIGN_OR_RETURN(const Together checked, Agree("checking", mine));
   if (checked == Together::kOlder) {
     LAMINA_RETURN_IF_ERROR(OpenCandidate());
