@@ -101,6 +101,7 @@ class PySession {
   explicit PySession(std::unique_ptr<RestoreSession> session) : session_(std::move(session)) {}
 
   const RestoreSession& get() const { return *session_; }
+  void KeepAlive(py::object engine) { engine_ = std::move(engine); }
 
   py::list Tensors() const {
     py::list list;
@@ -127,6 +128,7 @@ class PySession {
   }
 
  private:
+  py::object engine_;  // outlives the session, which is declared behind it
   const std::unique_ptr<RestoreSession> session_;
 };
 
@@ -237,7 +239,14 @@ void BindEngine(py::module_& module) {
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const py::dict&, std::shared_ptr<StoreQueue>>(), "options"_a, "coordinator"_a)
       .def("save", &PyEngine::Save, "step"_a, "tensors"_a, "blobs"_a, "topology"_a)
-      .def("begin_restore", &PyEngine::BeginRestore, "step"_a, py::keep_alive<0, 1>())
+      .def(
+          "begin_restore",
+          [](const py::object& engine, std::optional<int64_t> step) {
+            std::unique_ptr<PySession> session = engine.cast<PyEngine&>().BeginRestore(step);
+            session->KeepAlive(engine);
+            return session;
+          },
+          "step"_a)
       .def("close", &PyEngine::Close, "grace_s"_a)
       .def("next_event", &PyEngine::NextEvent, "timeout_s"_a);
 }

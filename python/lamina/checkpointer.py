@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import operator
 import os
 import time
 import weakref
@@ -119,8 +120,7 @@ class Checkpointer:
         runtime = self._open()
         if self._mode != "train":
             raise StateError(f'save() with mode="{self._mode}": make a Checkpointer with mode="train"')
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise InvalidArgumentError(f"step is {step!r}; expected an integer of 0 or more")
+        step = _checked_step(step)
         self._judge()
         captured = Capture(state)
         blobs = blobs_of(captured, metadata if self._ranks.rank == 0 else None)
@@ -168,13 +168,14 @@ class Checkpointer:
             CorruptionError: steps are there, and none is whole.
         """
         runtime = self._open()
+        wanted = None if step is None else _checked_step(step)
         if pad is not None:
             raise UnsupportedError("restore(pad=...) is not in this version")
         if verify != "first":
             raise UnsupportedError(f'restore(verify={verify!r}): only "first" is in this version')
         for handle in self._unjudged:
             handle.settle()
-        session = runtime.engine.begin_restore(step)
+        session = runtime.engine.begin_restore(wanted)
         if session.found:
             return restoring.restore(session, self._ranks, state, strict, cast, rename)
         if required:
@@ -232,6 +233,13 @@ class Checkpointer:
                 raise error
             finally:
                 del error  # it refers to this frame, so that both would outlive their use
+
+
+def _checked_step(step: Any) -> int:
+    """The step as an int: NumPy's integers are as good as Python's."""
+    if isinstance(step, bool) or not hasattr(step, "__index__") or not 0 <= operator.index(step) < 2**63:
+        raise InvalidArgumentError(f"step is {step!r}; expected an integer from 0 to 2^63 - 1")
+    return operator.index(step)
 
 
 def _check_snapshot(snapshot: str, keep: Any) -> None:

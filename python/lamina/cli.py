@@ -106,6 +106,8 @@ def _verify(options: argparse.Namespace) -> int:
     root, step = split_step(options.root)
     store = Store(root)
     result = _verify_each(store, [step] if step is not None else [each["step"] for each in store.steps()], not options.quick)
+    if step is None:
+        _add_problems(result, store.verify(None, full=False))  # the store's header and the log, and what describes abandoned steps
     if options.json:
         _print_json({"root": root, **result})
     else:
@@ -119,6 +121,11 @@ def _verify_each(store: Store, steps: Sequence[int], full: bool) -> dict[str, An
     found = [store.verify(step, full) for step in _with_progress(steps)]
     problems = [problem for each in found for problem in each["problems"]]
     return {"ok": all(each["ok"] for each in found), "problems": problems, "steps": list(steps)}
+
+
+def _add_problems(result: dict[str, Any], found: Mapping[str, Any]) -> None:
+    result["problems"] += [problem for problem in found["problems"] if problem not in result["problems"]]
+    result["ok"] = not result["problems"]
 
 
 def _with_progress(steps: Sequence[int]) -> Iterable[int]:

@@ -1,0 +1,46 @@
+"""What a user meets in one process, on the real core: damage that `lamina verify` must see, and steps that are no integers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lamina
+from lamina.cli import main
+
+STATE = {"w": torch.ones(3), "epoch": 1}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with lamina.Checkpointer(tmp_path / "root") as ckpt:
+        for step in range(3):
+            ckpt.save(step, dict(STATE)).wait()
+    return tmp_path / "root"
+
+
+def flip(path: Path, at: int) -> None:
+    damaged = bytearray(path.read_bytes())
+    damaged[at] ^= 1
+    path.write_bytes(damaged)
+
+
+@pytest.mark.parametrize("name", ["LAMINA", "log/000000000002", "log/000000000004", "steps/000000000001/1-1/packs"])
+def test_the_verify_command_names_the_file_that_is_damaged(root: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(root)]) == 0
+    flip(root / name, 200 if name.startswith("log") else 20)
+    assert main(["verify", str(root)]) == 1
+    assert name in "".join(capsys.readouterr())  # a root whose LAMINA is damaged cannot be opened: that is said on stderr
+
+
+@pytest.mark.parametrize("step", ["0", 0.0, 2**70, [], True, -1])
+def test_a_step_that_is_none_is_refused(root: Path, step: Any) -> None:
+    with lamina.Checkpointer(root) as ckpt:
+        with pytest.raises(lamina.InvalidArgumentError, match="step is"):
+            ckpt.restore(dict(STATE), step=step)
+        assert ckpt.restore(dict(STATE), step=np.int64(1)).step == 1
+        with pytest.raises(lamina.InvalidArgumentError, match="step is"):
+            ckpt.save(step, dict(STATE))
+        ckpt.save(np.int64(5), dict(STATE)).wait()
