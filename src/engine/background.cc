@@ -90,7 +90,9 @@ void EngineImpl::SweepIfDue(bool at_once) {
     env::MutexLock lock(mutex_);
     incarnation = claimed_->incarnation;
   }
-  log_.Sweep(incarnation).status().IgnoreError();
+  const absl::Status swept = log_.Sweep(incarnation).status();
+  if (!swept.ok())
+    Post(EventKind::kFallback, SaveJob{}, 0, 0, absl::StrCat("files that nothing needs stay on disk: ", std::string(swept.message())));
 }
 
 void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {

@@ -1,5 +1,6 @@
 """What a user meets in one process, on the real core: damage that `lamina verify` must see, and steps that are no integers."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import lamina
+from lamina import _core
 from lamina.cli import main
 
 STATE = {"w": torch.ones(3), "epoch": 1}
@@ -44,3 +46,21 @@ def test_a_step_that_is_none_is_refused(root: Path, step: Any) -> None:
         with pytest.raises(lamina.InvalidArgumentError, match="step is"):
             ckpt.save(step, dict(STATE))
         ckpt.save(np.int64(5), dict(STATE)).wait()
+
+
+def test_files_that_cannot_be_removed_are_told(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Hook:
+        def fallback(self, event: Any) -> None:
+            told.append(event.cause)
+
+    faults = _core.testing.FaultEnv()
+    with lamina.Checkpointer(tmp_path / "root", hooks=[Hook()], options={"env": faults}) as ckpt:
+        ckpt.save(0, dict(STATE)).wait()
+        faults.fail("sync", errno.EIO, "00000.pack")
+        faults.fail("unlink", errno.EACCES, "steps", count=-1)
+        with pytest.raises(lamina.UnavailableError):
+            ckpt.save(1, dict(STATE)).wait()
+    assert len(told) == 1
+    assert "stay on disk" in told[0]
