@@ -29,6 +29,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(damaged)
 
 
+@pytest.mark.damages_roots
 @pytest.mark.parametrize("name", ["LAMINA", "log/000000000002", "log/000000000004", "steps/000000000001/1-1/packs"])
 def test_the_verify_command_names_the_file_that_is_damaged(root: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(root)]) == 0

@@ -1,0 +1,34 @@
+"""Reads each root that a test has written twice, by Lamina and by the independent reader, and compares."""
+
+import os
+from pathlib import Path
+
+import torch
+from independent_reader import values
+from independent_reader.reader import Contents, Root
+
+import lamina
+
+
+def roots_under(folder: Path) -> list[Path]:
+    """Directories that hold a file LAMINA."""
+    return [Path(path) for path, _, files in os.walk(folder) if "LAMINA" in files]
+
+
+def compare(path: Path) -> None:
+    """Both readers list the same steps and find the same bits in them."""
+    root, store = Root(path), lamina.open(path)
+    line = {int(step["commit"]): int(step["attempt"]["step"]) for step in root.line()}
+    assert [step["step"] for step in store.steps()] == list(line.values())
+    for step, contents in root.check():
+        for (name, _), blob in contents.blobs.items():
+            values.decode(name.decode(), blob)
+        if int(step["commit"]) in line:
+            _compare_step(store, line[int(step["commit"])], contents)
+
+
+def _compare_step(store: lamina.Store, step: int, contents: Contents) -> None:
+    listed = {entry.name.encode(): (entry.dtype, tuple(entry.shape), (entry.alias_of or "").encode()) for entry in store.entries(step)}
+    assert listed == {name: (tensor.dtype, tensor.shape, tensor.alias_of) for name, tensor in contents.tensors.items()}
+    for name, tensor in store.load(step).items():
+        assert tensor.reshape(-1).view(torch.uint8).numpy().tobytes() == contents.tensors[name.encode()].data, name

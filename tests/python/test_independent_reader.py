@@ -1,0 +1,88 @@
+"""The independent reader and writer against docs/format.md's own numbers, and against Lamina."""
+
+from pathlib import Path
+
+import every_root
+import numpy as np
+import pytest
+import torch
+from independent_reader import layout
+from independent_reader.reader import Root
+from independent_reader.writer import STEP, Lies, write_root
+
+import lamina
+
+TENSORS = {
+    "big": ("float32", (300, 1000), np.arange(300000, dtype="<f4").tobytes()),
+    "empty": ("float64", (0, 1 << 40), b""),
+    "scalar": ("bfloat16", (), b"\x80\x3f"),
+    "w": ("float32", (2, 2), np.arange(4, dtype="<f4").tobytes()),
+}
+
+
+def counting(size: int) -> bytes:
+    return bytes(at % 251 for at in range(size))
+
+
+@pytest.mark.parametrize(
+    ("size", "seed", "expected"),
+    [
+        (0, 0, 0x99AA06D3014798D86001C324468D497F),
+        (1, 0x0123456789ABCDEF, 0x2CA4ACAE02C196578A6967251EAE7FB8),
+        (16384, 0, 0xF2A8121CBB55D6F71877000B6BBC30A1),
+        (16385, 0, 0xF5878D6C418D27BDD959A08C876ED2AA),
+        (1048576, 0x0123456789ABCDEF, 0x67A9F28001700D280E03AD8C0702CD7B),
+    ],
+)
+def test_fingerprints_are_those_of_the_document(size: int, seed: int, expected: int) -> None:
+    assert layout.fingerprint(counting(size), seed) == expected
+
+
+def test_what_the_independent_writer_writes_both_readers_read(tmp_path: Path) -> None:
+    write_root(tmp_path / "root", TENSORS, {"metadata": b"null"})
+    every_root.compare(tmp_path / "root")
+    ((_, found),) = Root(tmp_path / "root").check()
+    assert {name.decode(): (tensor.dtype, tensor.shape, tensor.data) for name, tensor in found.tensors.items()} == TENSORS
+    assert lamina.open(tmp_path / "root").load(STEP)["w"].tolist() == [[0, 1], [2, 3]]
+    assert lamina.open(tmp_path / "root").verify()["ok"]
+
+
+@pytest.mark.damages_roots
+@pytest.mark.parametrize("name", ["LAMINA", "catalog", "packs", "header", "index", "footer", "commit"])
+def test_a_newer_version_is_unsupported_in_both_readers(name: str, tmp_path: Path) -> None:
+    write_root(tmp_path / "root", TENSORS, lies=Lies(frames={name: {"version": 999}}))
+    with pytest.raises(layout.UnsupportedError, match="version 999; 0 is the newest known"):
+        Root(tmp_path / "root").check()
+    assert "999" in what_lamina_says(tmp_path / "root")
+
+
+def what_lamina_says(path: Path) -> str:
+    """The first problem."""
+    try:
+        return str(lamina.open(path).verify()["problems"][0]["message"])
+    except lamina.UnsupportedError as error:
+        return str(error)
+
+
+@pytest.mark.damages_roots
+def test_each_flipped_bit_is_found_or_without_meaning(tmp_path: Path) -> None:
+    with lamina.Checkpointer(tmp_path / "root") as ckpt:
+        ckpt.save(1, {"w": torch.arange(6.0), "n": 3}).wait()
+    ((_, expected),) = Root(tmp_path / "root").check()
+    random = np.random.default_rng(1)
+    found = []
+    for path in sorted(path for path in (tmp_path / "root").rglob("*") if path.is_file() and path.parent.name not in ("writers", "probe")):
+        whole = path.read_bytes()
+        for bit in random.integers(0, 8 * len(whole), 40):
+            hurt = bytearray(whole)
+            hurt[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(hurt)
+            try:
+                ((_, contents),) = Root(tmp_path / "root").check()
+            except layout.ReadError as error:
+                found.append(str(error))
+            else:
+                assert contents == expected, (path, bit)
+        path.write_bytes(whole)
+    assert len(found) > 20
+    assert all(str(tmp_path) in text for text in found)
