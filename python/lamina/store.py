@@ -90,7 +90,7 @@ class Store:
         return {name: make(self._core.read_tensor(at, name), entries[name]) for name in wanted}
 
     def verify(self, step: int | None = None, full: bool = True) -> dict[str, Any]:
-        """Checks a step (default: all of the line).
+        """Checks a step (default: the whole root, abandoned steps included).
 
         Args:
             step: which one.
