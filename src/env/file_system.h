@@ -30,7 +30,9 @@ struct DirectoryEntry {
 
 struct FileSystemInfo {
   int64_t bytes_total = 0;
-  int64_t bytes_available = 0;  // to this user
+  int64_t bytes_available = 0;   // to this user
+  int64_t inodes_total = 0;      // 0: the file system makes them as it needs them, or does not tell
+  int64_t inodes_available = 0;  // to this user
 };
 
 // One open file. Calls on different ranges may come from several threads. Destruction closes without a sync and cannot fail.

@@ -210,7 +210,8 @@ class PosixFileSystem : public FileSystem {
   absl::StatusOr<FileSystemInfo> Capacity(const std::string& path) override {
     struct statvfs info {};
     LAMINA_RETURN_IF_ERROR(StatusOf(Uninterrupted([&] { return statvfs(path.c_str(), &info); }), "statvfs", path));
-    return FileSystemInfo{BlockBytes(info.f_blocks, info.f_frsize), BlockBytes(info.f_bavail, info.f_frsize)};
+    return FileSystemInfo{BlockBytes(info.f_blocks, info.f_frsize), BlockBytes(info.f_bavail, info.f_frsize), BlockBytes(info.f_files, 1),
+                          BlockBytes(info.f_favail, 1)};
   }
 
  private:

@@ -250,7 +250,7 @@ int64_t SimDisk::AvailableBytes() const {
   return std::max<int64_t>(options_.capacity_bytes - UsedBytes(), 0);
 }
 
-FileSystemInfo SimDisk::Capacity() const { return {options_.capacity_bytes, AvailableBytes()}; }
+FileSystemInfo SimDisk::Capacity() const { return {.bytes_total = options_.capacity_bytes, .bytes_available = AvailableBytes()}; }
 
 absl::Status SimDisk::Write(const SimClient& client, Inode& file, int64_t offset, std::span<const std::byte> bytes) {
   if (offset < 0) return ErrnoStatus(EINVAL, "write");
