@@ -7,21 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status.h"
+#include "tier/file_names.h"
 #include "tier/file_object.h"
 
 namespace lamina::tier {
 namespace {
 
-constexpr std::string_view kTemporaryPrefix = ".tmp-";
-constexpr int kNonceDigits = 16;
 constexpr int kTries = 5;  // of what a tidying process may undo while it is done
-
-std::string DirectoryOf(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
-
-bool IsTemporary(std::string_view name) {
-  return name.starts_with(kTemporaryPrefix) && name.size() == kTemporaryPrefix.size() + kNonceDigits &&
-         name.find_first_not_of("0123456789abcdef", kTemporaryPrefix.size()) == std::string_view::npos;
-}
 
 bool HasErrno(const absl::Status& status, std::initializer_list<int> numbers) {
   const std::optional<int> found = base::ErrnoOf(status);
@@ -33,18 +25,19 @@ std::string WithoutTrailingSlashes(std::string path) {
   return path;
 }
 
-// The nearest ancestor of `path` that exists.
-std::string LongestExisting(env::FileSystem& files, std::string path) {
-  while (path.size() > 1 && !files.Stat(path).ok()) path = DirectoryOf(path);
-  return path;
-}
-
 }  // namespace
 
 FileTier::FileTier(env::Env& env, std::string root, io::IoQueue& queue)
     : env_(env), files_(env.files()), root_(WithoutTrailingSlashes(std::move(root))), queue_(queue) {}
 
 std::string FileTier::PathOf(std::string_view name) const { return JoinName(name.empty() || root_ != "/" ? root_ : "", name); }
+
+absl::StatusOr<std::optional<env::FileSystemInfo>> FileTier::Capacity() {
+  absl::StatusOr<env::FileSystemInfo> capacity = files_.Capacity(root_);
+  if (absl::IsNotFound(capacity.status())) capacity = files_.Capacity(DirectoryOf(root_));
+  LAMINA_RETURN_IF_ERROR(capacity.status());
+  return *capacity;
+}
 
 absl::Status FileTier::MakeLevel(const std::string& parent, const std::string& path) {
   const absl::Status made = files_.MakeDirectory(path);
@@ -56,10 +49,7 @@ absl::Status FileTier::MakeLevel(const std::string& parent, const std::string& p
 absl::Status FileTier::PrepareRoot() {
   const absl::Status made = files_.MakeDirectory(root_);
   const std::string parent = DirectoryOf(root_);
-  if (absl::IsNotFound(made)) {
-    return absl::NotFoundError(absl::StrCat("'", parent, "', which should hold the root '", root_, "', does not exist; '",
-                                            LongestExisting(files_, parent), "' does"));
-  }
+  if (absl::IsNotFound(made)) return NoParent(files_, root_);
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   const absl::Status synced = files_.SyncDirectory(parent);
   // A root in a directory that this user may not open was not made a moment ago by a process of this job.
@@ -129,7 +119,7 @@ absl::StatusOr<std::vector<ObjectInfo>> FileTier::List(std::string_view prefix) 
 
 // The hidden file's path. After a failure nothing of it is left, as far as the file system obeys.
 absl::StatusOr<std::string> FileTier::WriteTemporary(const std::string& directory, std::string_view bytes) {
-  const std::string path = JoinName(directory, absl::StrCat(std::string(kTemporaryPrefix), env::RandomHex(env_, kNonceDigits)));
+  const std::string path = TemporaryPath(env_, directory);
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<env::File> file, files_.CreateNew(path));
   absl::Status status = file->WriteAt(0, base::AsBytes(bytes));
   if (status.ok()) status = file->Sync();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ class FileTier : public Tier {
   FileTier(env::Env& env, std::string root, io::IoQueue& queue);
 
   std::string Describe() const override { return root_; }
+  std::optional<FileProbe> Probe() override { return ProbeFiles(env_, root_); }
+  absl::StatusOr<std::optional<env::FileSystemInfo>> Capacity() override;
   // NotFound, naming the longest existing prefix, when the directory that should hold the root is missing.
   absl::Status Prepare(std::string_view prefix) override;
   absl::StatusOr<std::unique_ptr<ObjectWriter>> CreateObject(std::string_view name) override;

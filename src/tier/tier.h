@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "env/file_system.h"
+#include "tier/file_probe.h"
 
 namespace lamina::tier {
 
@@ -47,6 +50,10 @@ class Tier {
  public:
   virtual ~Tier() = default;
   virtual std::string Describe() const = 0;  // for messages: the root's path or address
+  // Tries what the log stands on, before there is a root as well; nullopt for a store that is known to keep it.
+  virtual std::optional<FileProbe> Probe() { return std::nullopt; }
+  // The room of the store; nullopt when it does not tell.
+  virtual absl::StatusOr<std::optional<env::FileSystemInfo>> Capacity() { return std::nullopt; }
   // Makes ready what objects directly under `prefix` need (directories and their durable names). Idempotent.
   virtual absl::Status Prepare(std::string_view prefix) = 0;
   // AlreadyExists when the name is taken. Not visible as a whole object, or not at all, until Finish.
