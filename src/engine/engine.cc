@@ -13,8 +13,7 @@
 namespace lamina::engine {
 namespace {
 
-constexpr double kSaveDeadlineS = 600;  // by default, or this factor times the last save, whichever is larger
-constexpr double kSaveDeadlineFactor = 10;
+constexpr double kSaveDeadlineFactor = 10;  // times the last save, or kSaveDeadlineS, whichever is larger
 
 }  // namespace
 

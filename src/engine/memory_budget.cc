@@ -38,8 +38,16 @@ std::optional<int64_t> NumberAfter(std::string_view text, std::string_view name,
   return absl::SimpleAtoi(number, &value) ? std::optional(value) : std::nullopt;
 }
 
-// What the machine has free, or this container, whichever is less; nullopt where neither tells.
-std::optional<int64_t> FreeBytes(env::Env& env) {
+// This rank's part of the free memory that the job may take.
+std::optional<int64_t> BytesOfRank(env::Env& env, const Options& options) {
+  const std::optional<int64_t> free_bytes = FreeMemoryBytes(env);
+  if (!free_bytes.has_value()) return std::nullopt;
+  return static_cast<int64_t>(static_cast<double>(*free_bytes) * kFreeShare) / options.local_rank_count;
+}
+
+}  // namespace
+
+std::optional<int64_t> FreeMemoryBytes(env::Env& env) {
   std::optional<int64_t> free_bytes = NumberAfter(Text(env, "/proc/meminfo"), "MemAvailable:", "kB");
   if (free_bytes.has_value()) *free_bytes *= base::kKiB;
   for (const auto& [limit_path, used_path] :
@@ -53,15 +61,6 @@ std::optional<int64_t> FreeBytes(env::Env& env) {
   }
   return free_bytes;
 }
-
-// This rank's part of the free memory that the job may take.
-std::optional<int64_t> BytesOfRank(env::Env& env, const Options& options) {
-  const std::optional<int64_t> free_bytes = FreeBytes(env);
-  if (!free_bytes.has_value()) return std::nullopt;
-  return static_cast<int64_t>(static_cast<double>(*free_bytes) * kFreeShare) / options.local_rank_count;
-}
-
-}  // namespace
 
 absl::StatusOr<int64_t> WindowBytes(env::Env& env, const Options& options, int64_t snapshot_bytes) {
   if (options.memory_bytes > 0) return options.memory_bytes;

@@ -13,6 +13,8 @@
 
 namespace lamina::engine {
 
+inline constexpr double kSaveDeadlineS = 600;  // that a save may take by default, when earlier ones were not slow
+
 struct Runtime {
   env::Env& env;
   tier::Tier& tier;
