@@ -358,7 +358,7 @@ void SimDisk::MakeDurable() {
   for (const std::vector<NameChange>& changes : std::exchange(unsynced_names_, {})) {
     for (const NameChange& change : changes) change.directory->durable_entries = change.directory->entries;
   }
-  Visit(*root_, "", [this](const std::string&, Inode& file) {
+  Visit(*root_, "", [](const std::string&, Inode& file) {
     file.unsynced_writes.clear();
     file.durable_bytes = file.bytes;
   });
