@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <limits>
-#include <random>
 
 #include "damage.h"
 #include "examples.h"
@@ -67,64 +66,6 @@ void RequireRefusedWithinMemory(const std::string& bytes, const Decode& decode) 
 }
 
 absl::Status CatalogStatus(Bytes bytes) { return DecodeCatalog(bytes).status(); }
-
-// Overwrites a few places with values that decoders trip over.
-void Mutate(std::string& bytes, std::mt19937_64& random) {
-  const uint32_t values[] = {
-      0, 1, 4, 0x7fffffff, 0x80000000, 0xffffffff, static_cast<uint32_t>(bytes.size()), static_cast<uint32_t>(random())};
-  const size_t change_count = 1 + random() % 4;
-  for (size_t i = 0; i < change_count && !bytes.empty(); ++i) {
-    const size_t at = random() % bytes.size();
-    switch (random() % 4) {
-      case 0:
-        bytes[at] ^= static_cast<char>(1 << random() % 8);
-        break;
-      case 1:
-        bytes[at] = static_cast<char>(random());
-        break;
-      case 2:
-        bytes.resize(random() % 8 == 0 ? at : bytes.size());
-        break;
-      default:
-        const size_t word = at / 4 * 4;
-        std::memcpy(bytes.data() + word, &values[random() % std::size(values)], std::min<size_t>(4, bytes.size() - word));
-    }
-  }
-}
-
-// Every mutation of the payload is read as something, damage or unsupported; and what is read can be written and read again.
-template <typename Value>
-void Fuzz(const FrameKind& kind, const std::string& seed, int runs, const std::function<absl::StatusOr<Value>(Bytes)>& decode,
-          const std::function<std::string(const Value&)>& encode) {
-  std::mt19937_64 random(20);
-  for (int run = 0; run < runs; ++run) {
-    std::string payload = seed.substr(kFrameBytes);
-    Mutate(payload, random);
-    const std::string bytes = Framed(kind, payload);
-    const absl::StatusOr<Value> value = decode(base::AsBytes(bytes));
-    if (value.ok()) {
-      const absl::StatusOr<Value> again = decode(base::AsBytes(encode(*value)));
-      if (!again.ok() || !(*again == *value)) FAIL(kind.name << ", run " << run << ": " << again.status().ToString());
-    } else if (!absl::IsDataLoss(value.status()) && !absl::IsUnimplemented(value.status())) {
-      FAIL(kind.name << ", run " << run << ": " << value.status().ToString());
-    }
-  }
-}
-
-Catalog SeedCatalog() {
-  Catalog catalog = example::OneTensorCatalog();
-  catalog.topology = {{"tp", 1}};
-  CatalogTensor& tensor = catalog.tensors[0];
-  tensor.boxes[0].box.extent = {1, 2};
-  tensor.boxes.push_back({.box = {.offset = {1, 0}, .extent = {1, 2}}, .writer = 0, .table = 1});
-  CatalogTensor alias = tensor;
-  alias.name = "x";
-  alias.alias_of = "w";
-  alias.boxes.clear();
-  catalog.tensors.push_back(alias);
-  catalog.blobs = {{.name = "tree", .rank = 0, .writer = 0, .table = 2, .bytes = 7}};
-  return catalog;
-}
 
 }  // namespace
 
@@ -247,34 +188,4 @@ TEST_CASE("A payload larger than the limit is not written", "[format]") {
   Packs packs = example::OnePack();
   packs.packs.resize((size_t{1} << 24) + 1);
   CHECK(EncodePacks(packs).empty());
-}
-
-TEST_CASE("Mutated files are read as something, damaged or unsupported", "[format]") {
-  constexpr int kRuns = 20'000;
-  Fuzz<StoreHeader>(kStoreFrame, EncodeStoreHeader(example::Store()), kRuns, DecodeStoreHeader, EncodeStoreHeader);
-  Fuzz<PackHeader>(kPackHeaderFrame, EncodePackHeader(example::Header()), kRuns / 4, DecodePackHeader, EncodePackHeader);
-  const auto file_bytes = static_cast<int64_t>(example::Footer().pack_bytes);
-  Fuzz<PackFooter>(
-      kPackFooterFrame, EncodePackFooter(example::Footer()), kRuns, [&](Bytes b) { return DecodePackFooter(b, file_bytes); },
-      EncodePackFooter);
-  Index index = example::OneTensorIndex();
-  index.rules.push_back({.rule = 1, .version = 2, .variant = 3, .scalars = {4, 5}, .inputs = {6, 7, 8}});
-  Fuzz<Index>(kIndexFrame, EncodeIndex(index), kRuns, DecodeIndex, EncodeIndex);
-  Fuzz<Catalog>(kCatalogFrame, EncodeCatalog(SeedCatalog()), 2 * kRuns, DecodeCatalog, EncodeCatalog);
-  Fuzz<Packs>(kPacksFrame, EncodePacks(example::OnePack()), kRuns, DecodePacks, EncodePacks);
-  Fuzz<LogRecord>(
-      kLogFrame, EncodeLogRecord(example::Commit()).substr(0, 64 + 384), kRuns, [](Bytes b) { return DecodeLogRecord(b, 2); },
-      EncodeLogRecord);
-}
-
-TEST_CASE("Mutated chunk tables are read as something, damaged or unsupported", "[format]") {
-  std::mt19937_64 random(21);
-  for (int run = 0; run < 20'000; ++run) {
-    std::string bytes = example::Table() + example::Table();
-    Mutate(bytes, random);
-    const TableReference reference{
-        .digest = Checksum128(base::AsBytes(bytes)), .pack = 0, .offset = 4096, .chunk_count = bytes.size() / 64};
-    const absl::Status status = DecodeChunkTable(base::AsBytes(bytes), reference, 1, 16, 4).status();
-    if (!status.ok() && !absl::IsDataLoss(status) && !absl::IsUnimplemented(status)) FAIL("run " << run << ": " << status.ToString());
-  }
 }
