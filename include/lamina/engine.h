@@ -1,4 +1,7 @@
 // The checkpoint engine of one rank. All ranks of a job have one each, make the same calls in the same order, and reach the same outcomes.
+//
+// Nothing here throws: what can fail returns a status. docs/cpp.md lists the codes, and shows whole trainers. Shapes, offsets and strides
+// are in elements, times in seconds.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lamina/hooks.h"
 #include "lamina/options.h"
 #include "lamina/save_handle.h"
 #include "lamina/tensor_view.h"
@@ -19,6 +23,7 @@ namespace lamina {
 
 using Topology = std::vector<std::pair<std::string, int64_t>>;  // named mesh dimensions in order, such as ("dp", 2), ("tp", 2)
 
+// Borrowed until Save returns.
 struct SaveRequest {
   int64_t step = 0;  // at least the restored one, and rising
   std::span<const TensorView> tensors;
@@ -30,13 +35,23 @@ struct StoredTensor {
   std::string name;
   DType dtype = DType::kFloat32;
   std::vector<int64_t> global_shape;
-  std::string alias_of;
+  std::string alias_of;  // the entry that it shares memory with; empty: none
 };
 
 struct StoredBlob {
   std::string name;
   int32_t rank = 0;  // that handed it over
   std::string bytes;
+};
+
+// What a restore found.
+struct RestoreInfo {
+  std::optional<int64_t> step;  // nullopt: the root holds no commit, and nothing was touched
+  int64_t next_step = 0;        // where training goes on
+  int32_t rank_count = 0;       // of the job that saved
+  Topology topology;            // of the job that saved
+  std::vector<int64_t> line;    // steps of the line, newest first
+  std::vector<StoredBlob> blobs;
 };
 
 // A restore under way. Used from one thread. Ends when Fill returned kDone or a status, or Fail was called.
@@ -61,8 +76,18 @@ class RestoreSession {
   virtual absl::Status Fail(const absl::Status& why) = 0;
 };
 
+// Used from one thread, the training thread; Abandon alone may be called from any. An engine does not work in a forked child.
 class Engine {
  public:
+  // The engine of this rank on this machine's files and memory. Tells of what happens to `hooks`, in order, on one thread.
+  //
+  // Collective when rank_count is more than 1: the ranks find each other in `coordination_dir`, and it returns when all have come.
+  // DeadlineExceeded when they have not after begin_timeout_s; names those that are missing. InvalidArgument for bad options, or ranks that
+  // disagree on rank_count. Touches the root no sooner than the first Restore or Save.
+  //
+  // Destruction waits for saves in flight, for exit_grace_s at most, and gives up what is left. Handles may outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(const Options& options, std::vector<std::shared_ptr<Hook>> hooks = {});
+
   virtual ~Engine() = default;
 
   // Copies what this rank writes and returns; the rest happens in the background. Held while more than saves_in_flight_max saves are under
@@ -72,6 +97,14 @@ class Engine {
   // Collective. Settles the saves in flight, then stands at `step`, or at the newest step of the line that proves whole. NotFound for an
   // unknown step.
   virtual absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) = 0;
+  // Collective. BeginRestore and Fill for those who know by name what they want: fills `targets`, of any sharding, from `step`, or from the
+  // newest step of the line that proves whole. Strict: InvalidArgument, the same on all ranks, names every target that the step lacks or
+  // holds with another dtype or shape, and every entry of the step that is no rank's target; an alias counts with the entry whose memory it
+  // shares. Nothing is touched then. The rest is as BeginRestore and Fill say.
+  virtual absl::StatusOr<RestoreInfo> Restore(std::span<const TensorView> targets, std::optional<int64_t> step = std::nullopt) = 0;
+  // Returns when the memory of tensors that were handed to Save may be changed. Save has copied them by the time it returns, so this
+  // returns at once. FailedPrecondition when the engine is closed.
+  virtual absl::Status Fence() = 0;
   // Not collective. Waits until this rank's saves have an outcome, at most `grace_s` (negative: as long as it takes): then
   // DeadlineExceeded, and it may be called again. No save or restore begins after the first call.
   virtual absl::Status Close(double grace_s) = 0;

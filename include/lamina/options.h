@@ -29,7 +29,8 @@ struct Options {
   double restore_retry_s = 30;      // how long missing or stale files are tried again; >= 0
   int32_t saves_in_flight_max = 2;  // 1 or 2
   int32_t io_threads = 2;           // per rank; 1 to 64
-  std::string coordination_prefix;  // starts every key: one nonce per job
+  std::string coordination_dir;     // where the ranks of a C++ job find each other, a path that all of them see; Engine::Open alone uses it
+  std::string coordination_prefix;  // starts every key: one nonce per job. For Engine::Open a name, which jobs that share a directory need
 
   // InvalidArgument names the option, its value and its range.
   absl::Status Validate() const;

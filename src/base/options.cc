@@ -47,6 +47,7 @@ constexpr std::array kFields = {
     Field{"restore_retry_s", &Options::restore_retry_s, "0 to 1e9", 0, kSecondsMax},
     Field{"saves_in_flight_max", &Options::saves_in_flight_max, "1 or 2", 1, 2},
     Field{"io_threads", &Options::io_threads, "1 to 64", 1, 64},
+    Field{"coordination_dir", &Options::coordination_dir, "an absolute path, or empty"},
     Field{"coordination_prefix", &Options::coordination_prefix, ""},
 };
 
@@ -178,6 +179,7 @@ absl::Status Options::Validate() const {
     if (!base::InRange(*this, field)) return base::BadOption(field, base::TextOf(*this, field));
   }
   if (!root.starts_with('/')) return bad("root");
+  if (!coordination_dir.empty() && !coordination_dir.starts_with('/')) return bad("coordination_dir");
   if (rank >= rank_count) return bad("rank");
   if (beat_timeout_s <= beat_s) return bad("beat_timeout_s");
   return absl::OkStatus();

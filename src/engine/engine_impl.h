@@ -28,6 +28,8 @@ class EngineImpl final : public Engine {
 
   absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) override;
   absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) override;
+  absl::StatusOr<RestoreInfo> Restore(std::span<const TensorView> targets, std::optional<int64_t> step) override;
+  absl::Status Fence() override;
   absl::Status Close(double grace_s) override;
   void Abandon() override;
 
@@ -60,6 +62,9 @@ class EngineImpl final : public Engine {
   absl::Status TakeSnapshot(SaveJob& job, const SaveRequest& request);
   absl::StatusOr<device::PinnedWindow*> WindowFor(int64_t bytes);
   absl::Status HashReplicas(SaveJob& job, std::span<const TensorView> tensors);
+
+  // Restore: whether the step that the session stands at fits the targets of all ranks; the same on all of them. `round` counts steps.
+  absl::Status CheckFit(RestoreSession& session, std::span<const TensorView> targets, int round);
 
   // The root.
   absl::StatusOr<Claimed> EnsureClaimed(bool for_first_save);

@@ -1,0 +1,154 @@
+#include "engine/open.h"
+
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "coord/file_meeting.h"
+#include "coord/in_process.h"
+#include "device/host_device.h"
+#include "engine/runtime.h"
+#include "env/posix_env.h"
+#include "hooks/dispatcher.h"
+#include "io/thread_queue.h"
+#include "tier/file_tier.h"
+
+namespace lamina {
+namespace engine {
+namespace {
+
+constexpr int64_t kEventsMax = 4096;
+constexpr int32_t kDepthFactor = 4;  // requests that wait for each thread
+
+// In the order of construction: what is later stands on what is before.
+struct Parts {
+  Parts(env::Env& shared_env, const Options& options)
+      : env(shared_env),
+        queue(env, options.io_threads, kDepthFactor * options.io_threads),
+        tier(env, options.root, queue),
+        alone(env, hub),
+        device(env),
+        events(env, kEventsMax, [](const std::string&) {}) {}
+
+  env::Env& env;
+  io::ThreadQueue queue;
+  tier::FileTier tier;
+  coord::InProcessHub hub;
+  coord::InProcessCoordinator alone;
+  std::unique_ptr<coord::FileMeeting> meeting;  // null: this rank is alone
+  device::HostDevice device;
+  hooks::Dispatcher events;
+  std::unique_ptr<Engine> engine;
+};
+
+// The standard library's two ways to refuse a thread or memory end here: nothing throws across this interface.
+template <typename Call>
+auto Guarded(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat("the system grants no further thread: ", error.what()));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("there is not enough memory");
+  }
+}
+
+// Everything is the engine's; closing ends what it stands on too.
+class StandingEngine : public Engine {
+ public:
+  explicit StandingEngine(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+  absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) override {
+    return Guarded([&] { return parts_->engine->Save(request); });
+  }
+  absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) override {
+    return Guarded([&] { return parts_->engine->BeginRestore(step); });
+  }
+  absl::StatusOr<RestoreInfo> Restore(std::span<const TensorView> targets, std::optional<int64_t> step) override {
+    return Guarded([&] { return parts_->engine->Restore(targets, step); });
+  }
+  absl::Status Fence() override { return parts_->engine->Fence(); }
+  absl::Status Close(double grace_s) override {
+    LAMINA_RETURN_IF_ERROR(parts_->engine->Close(grace_s));
+    if (std::exchange(closed_, true)) return absl::OkStatus();
+    parts_->events.Stop();
+    // The saves have their outcomes, whatever becomes of the files that the ranks spoke through; a later launch removes those.
+    if (parts_->meeting != nullptr) parts_->meeting->Leave().IgnoreError();
+    return absl::OkStatus();
+  }
+  void Abandon() override { parts_->engine->Abandon(); }
+
+ protected:
+  std::unique_ptr<Parts> parts_;
+
+ private:
+  bool closed_ = false;
+};
+
+absl::StatusOr<std::unique_ptr<Parts>> MakeParts(env::Env& env, Options options, std::vector<std::shared_ptr<Hook>> hooks) {
+  LAMINA_RETURN_IF_ERROR(options.Validate());
+  if (options.rank_count > 1 && options.coordination_dir.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("option coordination_dir is not set, and rank_count is ", options.rank_count,
+                                                   ": the ranks of a job find each other in a directory that all of them see"));
+  }
+  auto parts = std::make_unique<Parts>(env, options);
+  coord::Coordinator* coordinator = &parts->alone;
+  if (options.rank_count > 1) {
+    LAMINA_ASSIGN_OR_RETURN(parts->meeting, coord::FileMeeting::Join(env, {options.coordination_dir, options.coordination_prefix,
+                                                                           options.rank, options.rank_count, options.begin_timeout_s}));
+    options.coordination_prefix = parts->meeting->nonce();
+    coordinator = &parts->meeting->coordinator();
+  }
+  const bool has_hooks = !hooks.empty();
+  for (std::shared_ptr<Hook>& hook : hooks) parts->events.AddHook(std::move(hook));
+  if (has_hooks) parts->events.Start();
+  LAMINA_ASSIGN_OR_RETURN(parts->engine,
+                          NewEngine(options, {env, parts->tier, *coordinator, parts->device, has_hooks ? &parts->events : nullptr}));
+  return parts;
+}
+
+// Owns its Env, and may wait when it is destroyed.
+class ProcessEngine final : public StandingEngine {
+ public:
+  ProcessEngine(std::unique_ptr<env::Env> env, std::unique_ptr<Parts> parts, double exit_grace_s)
+      : StandingEngine(std::move(parts)), env_(std::move(env)), exit_grace_s_(exit_grace_s) {}
+  ~ProcessEngine() override {
+    if (Close(exit_grace_s_).ok()) {
+      parts_.reset();  // before the env that it stands on
+      return;
+    }
+    Abandon();
+    if (Close(0).ok()) {
+      parts_.reset();
+      return;
+    }
+    // A save that hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
+    static_cast<void>(parts_.release());
+    static_cast<void>(env_.release());
+  }
+
+ private:
+  std::unique_ptr<env::Env> env_;
+  const double exit_grace_s_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> OpenOn(env::Env& env, const Options& options, std::vector<std::shared_ptr<Hook>> hooks) {
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Parts> parts, MakeParts(env, options, std::move(hooks)));
+  return std::make_unique<StandingEngine>(std::move(parts));
+}
+
+}  // namespace engine
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const Options& options, std::vector<std::shared_ptr<Hook>> hooks) {
+  return engine::Guarded([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+    std::unique_ptr<env::Env> env = env::NewPosixEnv();
+    LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<engine::Parts> parts, engine::MakeParts(*env, options, std::move(hooks)));
+    return std::make_unique<engine::ProcessEngine>(std::move(env), std::move(parts), options.exit_grace_s);
+  });
+}
+
+}  // namespace lamina

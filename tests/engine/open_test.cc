@@ -1,0 +1,193 @@
+// Engine::Open and Restore by name: on this machine by threads that stand for processes, and between simulated processes that die.
+#include "engine/open.h"
+
+#include <catch2/catch.hpp>
+
+#include "env/sim_env.h"
+#include "testing/scratch_directory.h"
+#include "testing/sim_job.h"
+#include "testing/thread_job.h"
+
+namespace lamina {
+namespace {
+
+using testing::Moment;
+using testing::RankState;
+using testing::ScratchDirectory;
+
+Options OpenOptions(const ScratchDirectory& scratch, int32_t rank, int32_t rank_count) {
+  Options options = testing::JobOptions(scratch.path() + "/root", rank, rank_count);
+  options.coordination_dir = scratch.path() + "/meeting";
+  return options;
+}
+
+// What each of `rank_count` ranks returned, each with an engine of its own.
+std::vector<absl::Status> OnRanks(const ScratchDirectory& scratch, int32_t rank_count,
+                                  const std::function<absl::Status(Engine&, int32_t)>& body) {
+  const std::unique_ptr<env::Env> env = env::NewPosixEnv();
+  std::vector<absl::Status> statuses(static_cast<size_t>(rank_count));
+  std::vector<std::unique_ptr<env::Task>> tasks;
+  for (int32_t rank = 0; rank < rank_count; ++rank) {
+    tasks.push_back(env->Start("rank", [&, rank] {
+      const absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Open(OpenOptions(scratch, rank, rank_count));
+      statuses[static_cast<size_t>(rank)] = engine.ok() ? body(**engine, rank) : engine.status();
+    }));
+  }
+  for (const std::unique_ptr<env::Task>& task : tasks) task->Join();
+  return statuses;
+}
+
+void RequireOk(const std::vector<absl::Status>& statuses) {
+  const absl::Status status = testing::All(statuses);
+  INFO(status);
+  REQUIRE(status.ok());
+}
+
+absl::Status SaveAt(Engine& engine, RankState& state, const Moment& moment) {
+  LAMINA_ASSIGN_OR_RETURN(const std::shared_ptr<SaveHandle> handle, testing::BeginSave(engine, state, moment));
+  LAMINA_RETURN_IF_ERROR(engine.Fence());
+  return testing::Await(*handle);
+}
+
+void SaveOnce(const ScratchDirectory& scratch, int32_t rank_count, const Moment& moment) {
+  RequireOk(OnRanks(scratch, rank_count, [&](Engine& engine, int32_t rank) -> absl::Status {
+    RankState state(rank, rank_count);
+    LAMINA_RETURN_IF_ERROR(SaveAt(engine, state, moment));
+    return engine.Close(-1);
+  }));
+}
+
+class Recorder final : public Hook {
+ public:
+  void OnEvent(const Event& event) override { names_.emplace_back(EventName(event.kind)); }
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+TEST_CASE("Engines that were opened save, and other numbers of ranks restore by name", "[engine]") {
+  const ScratchDirectory scratch;
+  SaveOnce(scratch, 2, {100, 1});
+  for (const int32_t rank_count : {1, 3}) {
+    RequireOk(OnRanks(scratch, rank_count, [&](Engine& engine, int32_t rank) -> absl::Status {
+      RankState state(rank, rank_count);
+      LAMINA_ASSIGN_OR_RETURN(const RestoreInfo info, engine.Restore(state.views()));
+      if (info.step != 100 || info.next_step != 101 || info.rank_count != 2 || info.topology != Topology{{"dp", 1}} ||
+          info.line != std::vector<int64_t>{100}) {
+        return absl::InternalError("the restore tells something else of the step");
+      }
+      LAMINA_RETURN_IF_ERROR(testing::MomentOf(info.blobs, info.rank_count).status());
+      return state.Check({100, 1});
+    }));
+  }
+  REQUIRE(std::filesystem::is_empty(scratch.path() + "/meeting"));
+}
+
+TEST_CASE("A restore of an empty root finds nothing, on all ranks", "[engine]") {
+  const ScratchDirectory scratch;
+  RequireOk(OnRanks(scratch, 2, [](Engine& engine, int32_t rank) -> absl::Status {
+    RankState state(rank, 2);
+    LAMINA_ASSIGN_OR_RETURN(const RestoreInfo info, engine.Restore(state.views()));
+    const bool nothing = !info.step.has_value() && info.next_step == 0 && info.line.empty() && state.IsPoisoned();
+    return nothing ? absl::OkStatus() : absl::InternalError("found something");
+  }));
+}
+
+TEST_CASE("Restore by name tells all that does not fit, on all ranks, and touches nothing", "[engine]") {
+  const ScratchDirectory scratch;
+  SaveOnce(scratch, 2, {100, 1});
+  const std::vector<absl::Status> statuses = OnRanks(scratch, 2, [](Engine& engine, int32_t rank) -> absl::Status {
+    RankState state(rank, 2);
+    std::vector<TensorView> targets = state.views();
+    std::erase_if(targets, [](const TensorView& view) { return view.name == "s" || view.name == "tied"; });
+    if (rank == 1) {
+      std::erase_if(targets, [](const TensorView& view) { return view.name == "v"; });  // rank 0 has it: expected
+      targets[1].name = "rr";
+    } else {
+      targets[0].dtype = DType::kInt32;
+    }
+    const absl::Status status = engine.Restore(targets).status();
+    return state.IsPoisoned() ? status : absl::InternalError("was touched");
+  });
+  for (const absl::Status& status : statuses) {
+    REQUIRE(absl::IsInvalidArgument(status));
+    const std::string text(status.message());
+    CHECK_THAT(text, Catch::Contains("'w' is int32"));
+    CHECK_THAT(text, Catch::Contains("missing in the checkpoint: 'rr' (nearest: 'r')"));
+    CHECK_THAT(text, Catch::Contains("unexpected in the checkpoint: 's'"));
+    CHECK_THAT(text, !Catch::Contains("tied") && !Catch::Contains("unexpected in the checkpoint: 'v'"));
+  }
+  REQUIRE(statuses[0].message() == statuses[1].message());
+}
+
+TEST_CASE("An engine without a place to meet, and a rank that does not come, are told", "[engine]") {
+  const ScratchDirectory scratch;
+  Options options = OpenOptions(scratch, 0, 2);
+  options.begin_timeout_s = 0.1;
+  const absl::Status late = Engine::Open(options).status();
+  REQUIRE(absl::IsDeadlineExceeded(late));
+  options.coordination_dir.clear();
+  const absl::Status nowhere = Engine::Open(options).status();
+  REQUIRE(absl::IsInvalidArgument(nowhere));
+  REQUIRE_THAT(std::string(nowhere.message()), Catch::Contains("coordination_dir"));
+  options.root = "relative";
+  REQUIRE(absl::IsInvalidArgument(Engine::Open(options).status()));
+}
+
+TEST_CASE("Hooks hear of a save, and destruction waits for it", "[engine]") {
+  const ScratchDirectory scratch;
+  const auto recorder = std::make_shared<Recorder>();
+  std::shared_ptr<SaveHandle> handle;
+  {
+    const std::unique_ptr<Engine> engine = Engine::Open(OpenOptions(scratch, 0, 1), {recorder}).value();
+    RankState state(0, 1);
+    handle = testing::BeginSave(*engine, state, {7, 1}).value();
+  }
+  REQUIRE(handle->Wait(0).value().step == 7);
+  REQUIRE(recorder->names_ == std::vector<std::string>{"SaveBegin", "SnapshotDone", "WriteDone", "Committed"});
+}
+
+TEST_CASE("A rank of a job that meets in a directory may die at any operation: the next launch goes on", "[sim]") {
+  constexpr int32_t kRanks = 2;
+  int64_t op_count = 1;
+  for (int64_t kill = 0; kill < op_count; kill += 7) {
+    INFO("killed at operation " << kill);
+    env::SimWorld world({.seed = 100 + static_cast<uint64_t>(kill)});
+    std::vector<int64_t> committed(kRanks, -1);
+    const auto launch = [&](int64_t step, env::SimProcess* victim) {
+      std::vector<absl::Status> statuses(kRanks, absl::UnknownError("did not end"));
+      for (int32_t rank = 0; rank < kRanks; ++rank) {
+        env::SimProcess& process = rank == 0 && victim != nullptr ? *victim : world.NewProcess(absl::StrCat(step, "/", rank));
+        world.Start(process, [&, rank, step](env::Env& env) {
+          Options options = testing::JobOptions(testing::kSimRoot, rank, kRanks);
+          options.coordination_dir = "/ckpt/meeting";
+          statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
+            LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, engine::OpenOn(env, options, {}));
+            RankState state(rank, kRanks);
+            LAMINA_RETURN_IF_ERROR(testing::RestoreAndCheck(*engine, state, std::nullopt).status());
+            LAMINA_RETURN_IF_ERROR(SaveAt(*engine, state, {step, 1}));
+            committed[static_cast<size_t>(rank)] = step;
+            return engine->Close(-1);
+          }();
+        });
+      }
+      REQUIRE(world.Run().ok());
+      return statuses;
+    };
+    env::SimProcess& victim = world.NewProcess("victim");
+    world.KillAtOp(victim, kill);
+    launch(100, &victim);
+    if (!victim.dead()) break;
+    op_count = kill + 8;
+    const int64_t acknowledged = std::max(committed[0], committed[1]);
+    RequireOk(launch(200, nullptr));
+    const absl::StatusOr<testing::Found> found = testing::CheckRoot(world.NewProcess("reader"), testing::kSimRoot);
+    INFO(found.status());
+    REQUIRE(found.ok());
+    REQUIRE(found->line.front() == Moment{200, 1});
+    REQUIRE((acknowledged < 0 || found->Has({acknowledged, 1})));
+  }
+  REQUIRE(op_count > 100);
+}
+
+}  // namespace lamina
