@@ -13,6 +13,7 @@ namespace lamina::bindings {
 namespace {
 
 namespace py = pybind11;
+using namespace pybind11::literals;  // NOLINT: the literals are how keyword arguments are written
 
 constexpr std::chrono::seconds kAnswerWithin{60};
 
@@ -89,17 +90,21 @@ absl::Status StoreCoordinator::Delete(const std::string& key) {
 void BindStoreQueue(py::module_& module) {
   py::class_<StoreQueue, std::shared_ptr<StoreQueue>>(module, "StoreQueue")
       .def(py::init<>())
-      .def("next",
-           [](StoreQueue& queue, double timeout_s) -> py::object {
-             const std::optional<StoreQueue::Request> request = WithoutGil([&] { return queue.Next(timeout_s); });
-             if (!request.has_value()) return py::none();
-             return py::make_tuple(request->number, request->operation, request->key, py::bytes(request->value));
-           })
-      .def("reply",
-           [](StoreQueue& queue, int64_t number, const std::string& status, const std::optional<py::bytes>& value) {
-             std::string text = value.has_value() ? std::string(*value) : std::string();
-             WithoutGil([&] { queue.Answer(number, {status, std::move(text)}); });
-           })
+      .def(
+          "next",
+          [](StoreQueue& queue, double timeout_s) -> py::object {
+            const std::optional<StoreQueue::Request> request = WithoutGil([&] { return queue.Next(timeout_s); });
+            if (!request.has_value()) return py::none();
+            return py::make_tuple(request->number, request->operation, request->key, py::bytes(request->value));
+          },
+          "timeout_s"_a)
+      .def(
+          "reply",
+          [](StoreQueue& queue, int64_t number, const std::string& status, const std::optional<py::bytes>& value) {
+            std::string text = value.has_value() ? std::string(*value) : std::string();
+            WithoutGil([&] { queue.Answer(number, {status, std::move(text)}); });
+          },
+          "number"_a, "status"_a, "value"_a)
       .def("close", [](StoreQueue& queue) { WithoutGil([&] { queue.Close(); }); });
 }
 

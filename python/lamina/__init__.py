@@ -6,13 +6,13 @@
             ...
             ckpt.save(step, state)
 
-`lamina.open` reads a root without PyTorch; the rest is imported when it is first used.
+`lamina.open` reads a root, with PyTorch or without it; what needs PyTorch is imported when it is first used.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lamina.errors import (
     CancelledError,
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from lamina.restore_info import RestoreInfo
     from lamina.rng import Rng
     from lamina.save_handle import SaveHandle, SaveReport
-    from lamina.store import EntryInfo, Store, open
+    from lamina.store import EntryInfo, RawArray, Store, open
     from lamina.values import register_type
+
+__version__: Final = "0.1.0"
 
 __all__ = [
     "CancelledError",
@@ -57,6 +59,7 @@ __all__ = [
     "NotFoundError",
     "PerRank",
     "PermissionDeniedError",
+    "RawArray",
     "ResourceExhaustedError",
     "RestoreInfo",
     "Rng",
@@ -76,6 +79,7 @@ _HOMES = {
     "EntryInfo": "store",
     "Event": "events",
     "PerRank": "per_rank",
+    "RawArray": "store",
     "RestoreInfo": "restore_info",
     "Rng": "rng",
     "SaveHandle": "save_handle",
@@ -89,4 +93,16 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'lamina' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"lamina.{_HOMES[name]}"), name)
+    try:
+        home = importlib.import_module(f"lamina.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"lamina.{name} needs PyTorch, which is not installed: pip install 'lamina[torch]'", name="torch"
+        ) from error
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

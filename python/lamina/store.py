@@ -11,14 +11,27 @@ from typing import Any, Final
 import numpy as np
 
 from lamina import _core
-from lamina.errors import NotFoundError, UnsupportedError
+from lamina.errors import NotFoundError
 from lamina.mismatch import nearest
 
-_NUMPY_LACKS: Final = (
-    frozenset(("bfloat16", "complex32"))
-    | {f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")}
-    | {"float4_e2m1fn_x2"}
-)
+# What holds the bits of dtypes that NumPy lacks.
+_BITS: Final = {"bfloat16": "uint16", "complex32": "uint32", "float4_e2m1fn_x2": "uint8"} | {
+    f"float8_{kind}": "uint8" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
+}
+
+
+class RawArray(np.ndarray[Any, np.dtype[Any]]):
+    """Elements of a dtype that NumPy does not have, as unsigned integers that hold their bits: of 2 bytes for bfloat16, 4 for complex32, 1
+    for the others. Arithmetic on them means nothing before they are viewed as what they are, such as `found.view(ml_dtypes.bfloat16)`.
+
+    Attributes:
+        dtype_name: what they are, as in `EntryInfo.dtype`.
+    """
+
+    dtype_name: str = ""
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.dtype_name = getattr(source, "dtype_name", "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +86,10 @@ class Store:
             names: which entries. Default: all.
 
         Returns:
-            PyTorch tensors; NumPy arrays when PyTorch is not installed.
+            PyTorch tensors; NumPy arrays when PyTorch is not installed, of class `RawArray` where NumPy does not have the dtype.
 
         Raises:
             NotFoundError: no such step or entry; gives the nearest name.
-            UnsupportedError: without PyTorch, a dtype that NumPy does not have.
         """
         at = self._step(step)
         entries = {entry.name: entry for entry in self.entries(at)}
@@ -149,6 +161,9 @@ def _torch_tensor(data: bytearray, entry: EntryInfo) -> Any:
 
 
 def _numpy_array(data: bytearray, entry: EntryInfo) -> Any:
-    if entry.dtype in _NUMPY_LACKS:
-        raise UnsupportedError(f"{entry.name} is of dtype {entry.dtype}, which NumPy does not have: install PyTorch")
-    return np.frombuffer(data, dtype=entry.dtype).reshape(entry.shape)
+    found = np.frombuffer(data, dtype=_BITS.get(entry.dtype, entry.dtype)).reshape(entry.shape)
+    if entry.dtype not in _BITS:
+        return found
+    raw = found.view(RawArray)
+    raw.dtype_name = entry.dtype
+    return raw

@@ -15,8 +15,8 @@ import torch
 
 import lamina
 from lamina import cli
-from lamina.errors import NotFoundError, UnsupportedError
-from lamina.store import EntryInfo, entry_bytes
+from lamina.errors import NotFoundError
+from lamina.store import EntryInfo, _numpy_array, entry_bytes
 from lamina.tensors import DTYPES, dtype_named
 
 
@@ -50,8 +50,17 @@ def test_without_pytorch_there_is_numpy(root: Path, monkeypatch: pytest.MonkeyPa
     found = store.load(names=["w"])["w"]
     assert isinstance(found, np.ndarray)
     assert found.tolist() == [[0, 2, 4], [6, 8, 10]]
-    with pytest.raises(UnsupportedError, match=r"b is of dtype bfloat16.*install PyTorch"):
-        store.load()
+    raw = store.load(names=["b"])["b"]
+    assert isinstance(raw, lamina.RawArray)
+    assert (raw.dtype_name, raw.dtype, raw[1:].dtype_name) == ("bfloat16", np.uint16, "bfloat16")
+    assert raw.tolist() == [0x3F80] * 3  # ones
+
+
+def test_every_dtype_has_an_array() -> None:
+    for name in DTYPES:
+        found = _numpy_array(bytearray(64), EntryInfo("x", name, (64 // dtype_named(name).itemsize,)))
+        assert found.nbytes == 64
+        assert isinstance(found, lamina.RawArray) == (not hasattr(np, name.replace("bool", "bool_")))
 
 
 def test_package_does_not_import_pytorch() -> None:
