@@ -74,7 +74,7 @@ class Checkpointer:
         _check_snapshot(snapshot, keep)
         ranks = Ranks(process_group)
         chosen.update(
-            root=os.path.abspath(root),
+            root=option_names.root_path(root),
             mode=mode,
             rank=ranks.rank,
             rank_count=ranks.count,

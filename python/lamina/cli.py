@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lamina.errors import CorruptionError, Error
+from lamina.errors import CorruptionError, Error, NotFoundError
 from lamina.store import Store, entry_bytes
 
 _FINE: Final = 0
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lamina", description="Checkpoints of a root: list, show, verify.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    listing = _command(commands, "ls", _ls, "ROOT", "list the steps, newest first")
+    listing = _command(commands, "ls", _ls, "ROOT[@STEP]", "list the steps, newest first")
     listing.add_argument("--all", action="store_true", help="abandoned steps too")
     _command(commands, "show", _show, "ROOT[@STEP]", "show the tensors of a step (default: the newest)")
     verify = _command(commands, "verify", _verify, "ROOT[@STEP]", "check a step (default: all of the line)")
@@ -62,7 +63,7 @@ def _command(commands: Any, name: str, function: Any, operand: str, text: str) -
 
 
 def split_step(text: str) -> tuple[str, int | None]:
-    """A root and the step after its last "@", if that is a number.
+    """A root and the step after its last "@", if that is a number and the whole is no directory.
 
     >>> split_step("/ckpt/run@1@200")
     ('/ckpt/run@1', 200)
@@ -70,13 +71,18 @@ def split_step(text: str) -> tuple[str, int | None]:
     ('/ckpt/me@home', None)
     """
     root, mark, step = text.rpartition("@")
-    return (root, int(step)) if mark and root and step.isascii() and step.isdigit() else (text, None)
+    if not (mark and root and step.isascii() and step.isdigit()) or os.path.isdir(text):
+        return text, None
+    return root, int(step)
 
 
 def _ls(options: argparse.Namespace) -> int:
-    steps = Store(options.root).steps(options.all)
+    root, step = split_step(options.root)
+    steps = [each for each in Store(root).steps(options.all or step is not None) if step in (None, each["step"])]
+    if step is not None and not steps:
+        raise NotFoundError(f"there is no step {step} in {root}; lamina ls --all lists those there are")
     if options.json:
-        return _print_json({"root": options.root, "steps": steps})
+        return _print_json({"root": root, "steps": steps})
     _print_table(["step", "committed", "state", "stored", "place"], map(_step_row, steps))
     return _FINE
 

@@ -67,6 +67,18 @@ def checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return found
 
 
+def root_path(root: str | os.PathLike[str]) -> str:
+    """The root as the core takes it.
+
+    Raises:
+        InvalidArgumentError: it is empty, which would be the folder where the job was started.
+    """
+    path = os.fspath(root)
+    if not path:
+        raise InvalidArgumentError('the root is "": name a directory')
+    return os.path.abspath(path)
+
+
 def default_run_id(environment: Mapping[str, str] = os.environ) -> str:
     """What names this job across its relaunches, from the launcher; empty when nothing does."""
     for variable in _RUN_IDS:

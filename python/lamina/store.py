@@ -13,6 +13,7 @@ import numpy as np
 from lamina import _core
 from lamina.errors import NotFoundError
 from lamina.mismatch import nearest
+from lamina.options import root_path
 
 # What holds the bits of dtypes that NumPy lacks.
 _BITS: Final = {"bfloat16": "uint16", "complex32": "uint32", "float4_e2m1fn_x2": "uint8"} | {
@@ -56,11 +57,12 @@ class Store:
 
     Raises:
         NotFoundError: there is no root at that path.
+        InvalidArgumentError: the path is empty.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.fspath(root)
-        self._core = _core.Store(os.path.abspath(self.root))
+        self._core = _core.Store(root_path(root))
 
     def steps(self, all: bool = False) -> list[dict[str, Any]]:
         """The steps of the line, newest first; with `all`, abandoned ones too. Each is a dict with "step" and what the log tells of it."""

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "engine/step_reader.h"
+#include "engine/store.h"
 #include "format/version.h"
 #include "shard/box.h"
 #include "tier/log.h"
@@ -184,14 +185,14 @@ absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::option
   if (!newest.ok()) verifier.Report(std::string(format::kLogPrefix), newest.status());
   if (!step.has_value()) verifier.CheckLogRecords();
   if (store.ok() && newest.ok()) {
-    bool found = false;
-    for (const format::StepEntry& entry : step.has_value() ? tier::LineOf(*newest) : newest->steps) {
-      if (entry.state == format::StepState::kDropped || (step.has_value() && entry.attempt.step != *step)) continue;
+    if (step.has_value()) {
+      LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(*newest, *step));
       verifier.CheckStep(*store, entry);
-      found = true;
+    } else {
+      for (const format::StepEntry& entry : newest->steps) {
+        if (entry.state != format::StepState::kDropped) verifier.CheckStep(*store, entry);
+      }
     }
-    if (step.has_value() && !found)
-      return absl::NotFoundError(absl::StrCat("there is no step ", *step, " on the line of '", tier.Describe(), "'"));
   }
   return verifier.Take();
 }

@@ -38,6 +38,24 @@ def test_the_verify_command_names_the_file_that_is_damaged(root: Path, name: str
     assert name in "".join(capsys.readouterr())  # a root whose LAMINA is damaged cannot be opened: that is said on stderr
 
 
+def test_a_step_is_named_on_the_command_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", f"{root}@1"]) == 0
+    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["step", "1"]
+    for command in ("ls", "show", "verify"):
+        assert main([command, f"{root}@7"]) == 2
+        assert "there is no step 7" in capsys.readouterr().err
+    root.rename(f"{root}@1")
+    assert main(["ls", f"{root}@1"]) == 0  # a folder of that name is the root
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert main(["verify", f"{root}@1@2"]) == 0
+
+
+@pytest.mark.parametrize("root_of", [lamina.Checkpointer, lamina.open])
+def test_the_folder_where_a_job_starts_is_no_default_root(root_of: Any) -> None:
+    with pytest.raises(lamina.InvalidArgumentError, match='the root is ""'):
+        root_of("")
+
+
 @pytest.mark.parametrize("step", ["0", 0.0, 2**70, [], True, -1])
 def test_a_step_that_is_none_is_refused(root: Path, step: Any) -> None:
     with lamina.Checkpointer(root) as ckpt:
