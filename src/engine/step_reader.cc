@@ -219,7 +219,8 @@ int64_t StepReader::StoredBytesMax() const {
 
 absl::StatusOr<std::string> StepReader::ReadBlob(const format::CatalogBlob& blob) {
   if (blob.bytes > static_cast<uint64_t>(format::kMetadataBytesMax)) {
-    return absl::DataLossError(absl::StrCat("blob '", blob.name, "' has ", blob.bytes, " bytes, more than plain values may have"));
+    return absl::DataLossError(absl::StrCat("'", format::CatalogPath(entry_.attempt), "': blob '", blob.name, "' has ", blob.bytes,
+                                            " bytes, more than plain values may have"));
   }
   LAMINA_ASSIGN_OR_RETURN(const std::vector<format::ChunkRecord> chunks,
                           Table(blob.writer, blob.table, static_cast<int64_t>(blob.bytes), /*element_bytes=*/1));

@@ -25,6 +25,13 @@ struct Region {
   uint64_t end = 0;
 };
 
+// What is known of a writer's own pack while its step is checked.
+struct PackUse {
+  bool opens = false;     // header, footer and index are sound
+  bool all_known = true;  // every table could be read, so that `regions` is all that the pack is used for
+  std::vector<Region> regions;
+};
+
 class Verifier {
  public:
   Verifier(env::Env& env, tier::Tier& tier, bool full) : env_(env), tier_(tier), full_(full) {}
@@ -44,19 +51,23 @@ class Verifier {
     if (!opened.ok()) return Report(format::CatalogPath(entry.attempt), opened.status());
     StepReader& reader = **opened;
     CheckPacks(reader);
-    std::map<uint32_t, std::vector<Region>> used;  // of each writer's own pack
+    used_.assign(reader.catalog().writers.size(), {});
+    for (uint32_t writer = 0; writer < used_.size(); ++writer) {
+      const absl::Status status = reader.IndexOf(writer).status();
+      if (!status.ok()) Report(reader.PackName(writer, 0), status);
+      used_[writer].opens = status.ok();
+    }
     for (const format::CatalogTensor& tensor : reader.catalog().tensors) {
       const int64_t element_bytes = DTypeBytes(tensor.dtype);
       for (const format::StoredBox& box : tensor.boxes) {
-        CheckTable(reader, box.writer, box.table, tensor.name, shard::ElementCount(box.box.extent) * element_bytes, element_bytes,
-                   used[box.writer]);
+        CheckTable(reader, box.writer, box.table, tensor.name, shard::ElementCount(box.box.extent) * element_bytes, element_bytes);
       }
     }
     for (const format::CatalogBlob& blob : reader.catalog().blobs) {
       const std::string name = absl::StrCat("values '", blob.name, "' of rank ", blob.rank);
-      CheckTable(reader, blob.writer, blob.table, name, static_cast<int64_t>(blob.bytes), 1, used[blob.writer]);
+      CheckTable(reader, blob.writer, blob.table, name, static_cast<int64_t>(blob.bytes), 1);
     }
-    for (uint32_t writer = 0; writer < reader.catalog().writers.size(); ++writer) CheckGaps(reader, writer, used[writer]);
+    for (uint32_t writer = 0; writer < used_.size(); ++writer) CheckGaps(reader, writer);
   }
 
   void Report(const std::string& file, const absl::Status& status, const std::string& entry = {}, int64_t chunk = -1) {
@@ -79,7 +90,7 @@ class Verifier {
     bool sound = true;
     for (const bool first : {true, false}) {
       const std::string copy = bytes->substr(first ? 0 : half, half);
-      const absl::Status status = format::DecodeLogRecord(base::AsBytes(copy + copy), number).status();
+      const absl::Status status = format::DecodeLogRecordCopy(base::AsBytes(copy), number).status();
       if (!status.ok()) Report(name, base::Annotate(status, absl::StrCat("'", name, "', ", first ? "first" : "second", " copy")));
       sound = sound && status.ok();
     }
@@ -106,20 +117,23 @@ class Verifier {
     }
   }
 
-  void CheckTable(StepReader& reader, uint32_t writer, uint32_t table, const std::string& entry, int64_t box_bytes, int64_t element_bytes,
-                  std::vector<Region>& used) {
+  void CheckTable(StepReader& reader, uint32_t writer, uint32_t table, const std::string& entry, int64_t box_bytes, int64_t element_bytes) {
+    PackUse& use = used_[writer];
+    if (!use.opens) return;  // said once, of the pack
     const absl::StatusOr<std::vector<format::ChunkRecord>> chunks = reader.Table(writer, table, box_bytes, element_bytes);
     if (!chunks.ok()) {
+      use.all_known = false;
       return Report(reader.PackName(writer, 0), base::Annotate(chunks.status(), absl::StrCat("'", entry, "'")), entry);
     }
     const absl::StatusOr<const format::Index*> index = reader.IndexOf(writer);
     if (index.ok()) {
       const format::TableReference& reference = (*index)->tables[table];
-      if (reference.pack == 0) used.push_back({reference.offset, reference.offset + reference.chunk_count * sizeof(format::ChunkRecord)});
+      const uint64_t table_end = reference.offset + reference.chunk_count * sizeof(format::ChunkRecord);
+      if (reference.pack == 0) use.regions.push_back({reference.offset, table_end});
     }
     for (size_t ordinal = 0; ordinal < chunks->size(); ++ordinal) {
       const format::ChunkRecord& chunk = (*chunks)[ordinal];
-      if (chunk.pack == 0) used.push_back({chunk.offset, chunk.offset + chunk.stored_bytes});
+      if (chunk.pack == 0) use.regions.push_back({chunk.offset, chunk.offset + chunk.stored_bytes});
       if (!full_) continue;
       scratch_.resize(chunk.raw_bytes);
       ++result_.chunks;
@@ -130,11 +144,10 @@ class Verifier {
   }
 
   // What no header, chunk, table, index or footer covers is zero.
-  void CheckGaps(StepReader& reader, uint32_t writer, std::vector<Region>& used) {
-    const absl::StatusOr<const format::Index*> index = reader.IndexOf(writer);
+  void CheckGaps(StepReader& reader, uint32_t writer) {
+    if (!full_ || !used_[writer].opens || !used_[writer].all_known) return;
     const std::string name = reader.PackName(writer, 0);
-    if (!index.ok()) return Report(name, index.status());
-    if (!full_) return;
+    std::vector<Region>& used = used_[writer].regions;
     const absl::StatusOr<tier::ObjectReader*> object = reader.PackOf(writer, 0);
     if (!object.ok()) return Report(name, object.status());
     const absl::StatusOr<int64_t> index_offset = reader.IndexOffset(writer);
@@ -167,6 +180,7 @@ class Verifier {
   env::Env& env_;
   tier::Tier& tier_;
   const bool full_;
+  std::vector<PackUse> used_;  // of each writer of the step
   Verification result_;
   std::set<std::string> seen_;
   std::vector<std::byte> scratch_;

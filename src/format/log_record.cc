@@ -113,14 +113,6 @@ absl::StatusOr<LogRecord> DecodeCopy(std::span<const std::byte> bytes) {
   return record;
 }
 
-absl::StatusOr<LogRecord> DecodeSoundCopy(std::span<const std::byte> bytes) {
-  absl::StatusOr<LogRecord> first = DecodeCopy(bytes);
-  if (first.ok() || !absl::IsDataLoss(first.status())) return first;
-  absl::StatusOr<LogRecord> second = DecodeCopy(bytes.subspan(bytes.size() / 2));
-  if (second.ok() || !absl::IsDataLoss(second.status())) return second;
-  return base::Annotate(first.status(), "both copies are bad, the first");
-}
-
 absl::Status Wrong(std::string_view what, std::string_view found, std::string_view expected) {
   return absl::InvalidArgumentError(
       absl::StrCat("log record: ", std::string(what), " is ", std::string(found), ", expected ", std::string(expected)));
@@ -192,10 +184,18 @@ std::string EncodeLogRecord(const LogRecord& record) {
   return copy + copy;
 }
 
-absl::StatusOr<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes, uint64_t number) {
-  LAMINA_ASSIGN_OR_RETURN(LogRecord record, DecodeSoundCopy(bytes));
+absl::StatusOr<LogRecord> DecodeLogRecordCopy(std::span<const std::byte> bytes, uint64_t number) {
+  LAMINA_ASSIGN_OR_RETURN(LogRecord record, DecodeCopy(bytes));
   if (record.number != number) return Damaged(kLogFrame, "number", absl::StrCat(record.number), absl::StrCat(number, ", that of its name"));
   return record;
+}
+
+absl::StatusOr<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes, uint64_t number) {
+  absl::StatusOr<LogRecord> first = DecodeLogRecordCopy(bytes, number);
+  if (first.ok() || !absl::IsDataLoss(first.status())) return first;
+  absl::StatusOr<LogRecord> second = DecodeLogRecordCopy(bytes.subspan(bytes.size() / 2), number);
+  if (second.ok() || !absl::IsDataLoss(second.status())) return second;
+  return base::Annotate(first.status(), "both copies are bad, the first");
 }
 
 }  // namespace lamina::format

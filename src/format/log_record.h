@@ -70,5 +70,6 @@ std::string EncodeLogRecord(const LogRecord& record);
 // Decodes the first sound copy. DataLoss when both are bad, when what they say breaks ValidateLogRecord, or when the record's number is not
 // `number`; Unimplemented for a newer version.
 absl::StatusOr<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes, uint64_t number);
+absl::StatusOr<LogRecord> DecodeLogRecordCopy(std::span<const std::byte> bytes, uint64_t number);  // the same of the first copy alone
 
 }  // namespace lamina::format
