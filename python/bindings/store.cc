@@ -39,6 +39,10 @@ class PyStore {
     return list;
   }
 
+  std::string PassedOver() {
+    return ValueOrRaise(WithoutGil([&] { return store_->PassedOver(); }));
+  }
+
   py::dict Catalog(std::optional<int64_t> step) {
     const std::shared_ptr<engine::StepReader> reader = Reader(step);
     const format::Catalog& catalog = reader->catalog();
@@ -106,6 +110,7 @@ void BindStore(py::module_& module) {
   py::class_<PyStore>(module, "Store")
       .def(py::init<const std::string&>(), "root"_a)
       .def("steps", &PyStore::Steps, "all"_a)
+      .def("passed_over", &PyStore::PassedOver)
       .def("catalog", &PyStore::Catalog, "step"_a)
       .def("read_tensor", &PyStore::ReadTensor, "step"_a, "name"_a)
       .def("read_blobs", &PyStore::ReadBlobs, "step"_a)

@@ -129,7 +129,8 @@ class Dispatcher:
 
     def _log(self, event: Event) -> None:
         if event.kind in _WARNINGS:
-            logger.warning("%s: step %d, rank %d: %s", METHODS[event.kind].replace("_", " "), event.step, event.rank, event.cause)
+            step = f"step {event.step}, " if event.step >= 0 else ""
+            logger.warning("%s: %srank %d: %s", METHODS[event.kind].replace("_", " "), step, event.rank, event.cause)
         elif event.kind == "Committed" and self._rank == 0 and time.monotonic() - self._said_s >= _INFO_S:
             self._said_s = time.monotonic()
             logger.info("step %d committed: %.1f MB in %.2f s", event.step, event.bytes / 1e6, event.duration_ns / 1e9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import logging
 import os
 from collections.abc import Iterable
 from typing import Any, Final
@@ -11,9 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 from lamina import _core
-from lamina.errors import NotFoundError
+from lamina.errors import CorruptionError, NotFoundError
 from lamina.mismatch import nearest
 from lamina.options import root_path
+
+logger = logging.getLogger("lamina")
 
 # What holds the bits of dtypes that NumPy lacks.
 _BITS: Final = {"bfloat16": "uint16", "complex32": "uint32", "float4_e2m1fn_x2": "uint8"} | {
@@ -63,9 +66,16 @@ class Store:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.fspath(root)
         self._core = _core.Store(root_path(root))
+        self._warned = ""
 
     def steps(self, all: bool = False) -> list[dict[str, Any]]:
-        """The steps of the line, newest first; with `all`, abandoned ones too. Each is a dict with "step" and what the log tells of it."""
+        """The steps of the line, newest first; with `all`, abandoned ones too. Each is a dict with "step" and what the log tells of it.
+
+        When the log's newest record is damaged the line is that of the record before, and a warning says so.
+        """
+        if (warning := self._core.passed_over()) and warning != self._warned:
+            self._warned = warning
+            logger.warning("%s: %s", self.root, warning)
         return self._core.steps(all)
 
     def latest(self) -> int | None:
@@ -127,6 +137,8 @@ class Store:
     def _step(self, step: int | None) -> int:
         found = self.latest() if step is None else step
         if found is None:
+            if self._warned:
+                raise CorruptionError(f"{self.root} holds no step that can be found: {self._warned}")
             raise NotFoundError(f"{self.root} holds no step")
         return found
 

@@ -98,6 +98,10 @@ absl::StatusOr<RestoreRun::Choice> RestoreRun::Choose() {
     LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(newest, *wanted_step_));
     choice.candidates.push_back(entry);
   } else {
+    const std::string lost = tier::PassedOver(newest);
+    // An empty root would have the job begin anew, over steps that are only out of sight.
+    if (line.empty() && !lost.empty()) return NoStep(runtime_.tier.Describe(), newest);
+    if (!lost.empty()) Post(EventKind::kRestorePassedOver, -1, 0, lost);
     choice.candidates.assign(line.begin(), line.begin() + static_cast<ptrdiff_t>(std::min(line.size(), kCandidatesMax)));
   }
   return choice;

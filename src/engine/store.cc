@@ -28,8 +28,15 @@ absl::StatusOr<format::StepEntry> FindStep(const format::LogRecord& record, int6
   }
   std::vector<int64_t> known;
   for (size_t i = 0; i < std::min(line.size(), kStepsNamedMax); ++i) known.push_back(line[i].attempt.step);
-  return absl::NotFoundError(
-      absl::StrCat("there is no step ", step, "; newest steps of the line: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
+  const std::string lost = tier::PassedOver(record);
+  return absl::NotFoundError(absl::StrCat("there is no step ", step, "; newest steps of the line: ",
+                                          known.empty() ? "none" : absl::StrJoin(known, ", "), lost.empty() ? "" : "; ", lost));
+}
+
+absl::Status NoStep(const std::string& root, const format::LogRecord& record) {
+  const std::string lost = tier::PassedOver(record);
+  if (!lost.empty()) return absl::DataLossError(absl::StrCat("'", root, "' holds no step that can be found: ", lost));
+  return absl::NotFoundError(absl::StrCat("'", root, "' holds no step yet"));
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(env::Env& env, tier::Tier& tier) {
@@ -51,6 +58,12 @@ absl::StatusOr<std::vector<ListedStep>> Store::Steps(bool all) {
   return steps;
 }
 
+absl::StatusOr<std::string> Store::PassedOver() {
+  tier::Log log(env_, tier_);
+  LAMINA_ASSIGN_OR_RETURN(const format::LogRecord record, log.Newest(/*damage_ok=*/true));
+  return tier::PassedOver(record);
+}
+
 absl::StatusOr<std::unique_ptr<StepReader>> Store::OpenStep(std::optional<int64_t> step) {
   tier::Log log(env_, tier_);
   LAMINA_ASSIGN_OR_RETURN(const format::LogRecord record, log.Newest(/*damage_ok=*/true));
@@ -59,7 +72,7 @@ absl::StatusOr<std::unique_ptr<StepReader>> Store::OpenStep(std::optional<int64_
     return StepReader::Open(env_, tier_, header_, entry, kRetryS);
   }
   const std::vector<format::StepEntry> line = tier::LineOf(record);
-  if (line.empty()) return absl::NotFoundError(absl::StrCat("'", tier_.Describe(), "' holds no step yet"));
+  if (line.empty()) return NoStep(tier_.Describe(), record);
   return StepReader::Open(env_, tier_, header_, line.front(), kRetryS);
 }
 
@@ -70,7 +83,8 @@ absl::StatusOr<std::string> Store::ReadTensor(StepReader& reader, std::string_vi
     std::string bytes;
     const int64_t element_count = shard::ElementCount(tensor.global_shape);
     if (element_count > reader.StoredBytesMax() / DTypeBytes(tensor.dtype)) {
-      return absl::DataLossError(absl::StrCat("'", tensor.name, "' claims ", element_count, " elements, more than the step's packs hold"));
+      return absl::DataLossError(absl::StrCat("'", format::CatalogPath(reader.entry().attempt), "': '", tensor.name, "' claims ",
+                                              element_count, " elements, more than the step's packs hold"));
     }
     bytes.resize(static_cast<size_t>(element_count * DTypeBytes(tensor.dtype)));
     view.boxes.push_back({shard::WholeBox(tensor.global_shape), bytes.data(), shard::RowMajorStrides(tensor.global_shape)});

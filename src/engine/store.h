@@ -32,6 +32,8 @@ class Store {
   const format::StoreHeader& header() const { return header_; }
   // Newest first; with `all`, abandoned steps too, behind those of the line.
   absl::StatusOr<std::vector<ListedStep>> Steps(bool all);
+  // Why a step may be missing from the line: a damaged record of the log was passed over. Empty: none was, or the line has gone on since.
+  absl::StatusOr<std::string> PassedOver();
   // One step; the newest of the line without a number. NotFound names what there is.
   absl::StatusOr<std::unique_ptr<StepReader>> OpenStep(std::optional<int64_t> step);
   // The whole tensor, row-major, every byte checked.
@@ -48,5 +50,7 @@ class Store {
 
 // The live entry of a step in the log's table: on the line, else the newest off it. NotFound names the newest steps there are.
 absl::StatusOr<format::StepEntry> FindStep(const format::LogRecord& record, int64_t step);
+// That a record's line is empty: NotFound, or DataLoss where what it held may stand in a damaged record.
+absl::Status NoStep(const std::string& root, const format::LogRecord& record);
 
 }  // namespace lamina::engine

@@ -143,7 +143,7 @@ absl::StatusOr<Log::Top> Log::PassOver(uint64_t damaged) {
     if (absl::IsDataLoss(record.status())) continue;
     if (absl::IsNotFound(record.status())) break;
     LAMINA_RETURN_IF_ERROR(record.status());
-    if (record->damaged == 0) record->damaged = damaged;
+    record->damaged = damaged;
     return Top{damaged, *std::move(record)};
   }
   return absl::DataLossError(

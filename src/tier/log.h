@@ -120,5 +120,7 @@ class Log {
 
 // The line: head and its ancestors, newest first, without dropped ones.
 std::vector<format::StepEntry> LineOf(const format::LogRecord& record);
+// Why a step may be missing from the line: a damaged record was passed over, and nothing has been committed since. Empty otherwise.
+std::string PassedOver(const format::LogRecord& record);
 
 }  // namespace lamina::tier

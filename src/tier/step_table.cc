@@ -95,4 +95,9 @@ std::vector<StepEntry> LineOf(const LogRecord& record) {
   return line;
 }
 
+std::string PassedOver(const LogRecord& record) {
+  if (record.damaged <= record.head) return {};
+  return absl::StrCat("'", format::LogPath(record.damaged), "' is damaged in both copies; the step it may have committed is passed over");
+}
+
 }  // namespace lamina::tier

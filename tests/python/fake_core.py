@@ -205,6 +205,9 @@ class Store:
         facts = {"committed_ns": 10**18, "state_bytes": 2_500_000, "stored_bytes": 999, "on_line": True}
         return [{"step": step, **facts, "is_head": step == max(self._steps)} for step in sorted(self._steps, reverse=True)]
 
+    def passed_over(self) -> str:
+        return ""
+
     def catalog(self, step: int | None) -> dict[str, Any]:
         return {"tensors": RestoreSession(self._steps, step).tensors()}
 

@@ -83,3 +83,35 @@ def test_files_that_cannot_be_removed_are_told(tmp_path: Path) -> None:
             ckpt.save(1, dict(STATE)).wait()
     assert len(told) == 1
     assert "stay on disk" in told[0]
+
+
+@pytest.mark.damages_roots
+def test_a_pack_that_cannot_be_opened_is_told_once(root: Path) -> None:
+    flip(root / "steps/000000000001/1-1/00000.pack", 100)
+    (problem,) = lamina.open(root).verify()["problems"]
+    assert (problem["file"], problem["entry"]) == ("steps/000000000001/1-1/00000.pack", "")
+
+
+@pytest.mark.damages_roots
+def test_a_damaged_newest_record_is_passed_over_aloud(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    newest = root / "log/000000000004"
+    newest.write_bytes(bytes(newest.stat().st_size))
+    assert lamina.open(root).latest() == 1
+    assert "'log/000000000004' is damaged in both copies" in caplog.text
+    with pytest.raises(lamina.NotFoundError, match="no step 2.*'log/000000000004' is damaged"):
+        lamina.open(root).load(2)
+    caplog.clear()
+    with lamina.Checkpointer(root) as ckpt:
+        assert ckpt.restore(dict(STATE)).step == 1
+    assert "restore passed over: rank 0: 'log/000000000004' is damaged in both copies" in caplog.text
+
+
+@pytest.mark.damages_roots
+def test_a_root_whose_only_commit_is_damaged_is_not_an_empty_one(tmp_path: Path) -> None:
+    with lamina.Checkpointer(tmp_path / "root") as ckpt:
+        ckpt.save(0, dict(STATE)).wait()
+    (tmp_path / "root/log/000000000002").write_bytes(b"")
+    with pytest.raises(lamina.CorruptionError, match="log/000000000002"):
+        lamina.open(tmp_path / "root").load()
+    with lamina.Checkpointer(tmp_path / "root") as ckpt, pytest.raises(lamina.CorruptionError, match="log/000000000002"):
+        ckpt.restore(dict(STATE))
