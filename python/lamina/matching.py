@@ -236,7 +236,7 @@ class Match:
         return True
 
     def _tensor(self, name: Json, template: Any, path: Path) -> Any:
-        saved = self.targets.saved.get(name)
+        saved = self.targets.saved.get(name) if isinstance(name, str) else None
         if saved is None:
             raise CorruptionError(f"{to_text(path)}: the checkpoint's values name an entry {name!r} that it does not hold")
         if template is Lack.ABSENT:

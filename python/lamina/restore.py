@@ -71,14 +71,29 @@ def _matched(
 
 
 def _match(session: _core.RestoreSession, ranks: Ranks, state: MutableMapping[Any, Any], cast: bool, rename: Rename) -> tuple[Match, Any]:
+    try:
+        return _match_texts(session, ranks, state, cast, rename)
+    except errors.CorruptionError as error:
+        raise errors.CorruptionError(f"step {session.step}: {error}", **error.facts()) from error
+
+
+def _match_texts(
+    session: _core.RestoreSession, ranks: Ranks, state: MutableMapping[Any, Any], cast: bool, rename: Rename
+) -> tuple[Match, Any]:
     blobs = session.blobs()
     texts = {name: text for name, _, text in blobs if name != "place"}
     if "tree" not in texts:
-        raise errors.CorruptionError(f"step {session.step} has no tree of values")
-    places = {rank: values.loads(text) for name, rank, text in blobs if name == "place"}
+        raise errors.CorruptionError("there is no tree of values")
+    places = {rank: _place(values.loads(text)) for name, rank, text in blobs if name == "place"}
     entries = [Saved(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in session.tensors()]
     metadata = inline.decode(values.loads(texts["metadata"])) if "metadata" in texts else None
     return Match(state, entries, values.loads(texts["tree"]), places, ranks.rank, ranks.count, cast, rename), metadata
+
+
+def _place(parsed: values.Json) -> dict[str, dict[str, values.Json]]:
+    if not isinstance(parsed, dict) or not all(isinstance(parsed.get(kind), dict) for kind in ("rng", "per_rank", "modules", "optimizers")):
+        raise errors.CorruptionError("the values of one rank lack a part")
+    return parsed
 
 
 def _exchange(ranks: Ranks, failure: Exception | None, problems: Problems | None = None) -> list[Any]:

@@ -230,6 +230,8 @@ def items_of(body: Json) -> list[tuple[Any, Json]]:
     items = [(decode(key), part) for key, part in body]
     if not all(is_component(key) for key, _ in items):
         raise CorruptionError("plain values in the checkpoint: a mapping with a key of another kind")
+    if len({key for key, _ in items}) != len(items):
+        raise CorruptionError("plain values in the checkpoint: a mapping with one key twice")
     return items
 
 
