@@ -42,7 +42,8 @@ class Lies:
 
 def frame(magic: bytes, payload: bytes, **lies: int) -> bytes:
     """The payload behind its frame."""
-    front = record(layout.FRAME, magic=magic, payload_bytes=len(payload), payload_checksum=layout.digest(layout.xxh128(payload)), **lies)
+    true = {"magic": magic, "payload_bytes": len(payload), "payload_checksum": layout.digest(layout.xxh128(payload))}
+    front = record(layout.FRAME, **{**true, **lies})
     front["frame_checksum"] = layout.xxh64(front.tobytes()[:56])
     return front.tobytes() + payload
 

@@ -98,7 +98,7 @@ def test_a_damaged_newest_record_is_passed_over_aloud(root: Path, caplog: pytest
     newest.write_bytes(bytes(newest.stat().st_size))
     assert lamina.open(root).latest() == 1
     assert "'log/000000000004' is damaged in both copies" in caplog.text
-    with pytest.raises(lamina.NotFoundError, match="no step 2.*'log/000000000004' is damaged"):
+    with pytest.raises(lamina.NotFoundError, match=r"no step 2.*'log/000000000004' is damaged"):
         lamina.open(root).load(2)
     caplog.clear()
     with lamina.Checkpointer(root) as ckpt:
