@@ -110,7 +110,7 @@ absl::StatusOr<LogRecord> Log::ReadRecord(uint64_t number) {
   if (!record.ok()) return base::Annotate(record.status(), absl::StrCat("'", name, "' in ", tier_.Describe()));
   if (record->store_id == store_id) return record;
   return absl::DataLossError(absl::StrCat("'", name, "' in ", tier_.Describe(), " is of store ", format::ToString(record->store_id),
-                                          ", expected ", format::ToString(store_id)));
+                                          ", expected ", format::ToString(store_id), ", that of ", std::string(format::kStorePath)));
 }
 
 Log::Top Log::NothingYet(const Digest& store_id) {
@@ -129,7 +129,7 @@ absl::StatusOr<Log::Top> Log::FindTop(bool damage_ok) {
       newest_known_ = number;
       return Top{number, *std::move(record)};
     }
-    if (absl::IsDataLoss(record.status()) && damage_ok) return PassOver(number);
+    if (absl::IsDataLoss(record.status()) && damage_ok) return PassOver(number, record.status());
     const int retries = absl::IsNotFound(record.status()) ? kRetriesUnseen : absl::IsUnavailable(record.status()) ? kRetries : 0;
     if (retry >= retries) return record.status();
     env_.SleepNs(RetryNs(retry));
@@ -137,7 +137,7 @@ absl::StatusOr<Log::Top> Log::FindTop(bool damage_ok) {
 }
 
 // Numbers follow one another without a gap down to the floor, so the record before a damaged one has the number before.
-absl::StatusOr<Log::Top> Log::PassOver(uint64_t damaged) {
+absl::StatusOr<Log::Top> Log::PassOver(uint64_t damaged, const absl::Status& why) {
   for (uint64_t number = damaged - 1; number > 0; --number) {
     absl::StatusOr<LogRecord> record = ReadRecord(number);
     if (absl::IsDataLoss(record.status())) continue;
@@ -146,8 +146,7 @@ absl::StatusOr<Log::Top> Log::PassOver(uint64_t damaged) {
     record->damaged = damaged;
     return Top{damaged, *std::move(record)};
   }
-  return absl::DataLossError(
-      absl::StrCat("log record ", damaged, " in ", tier_.Describe(), " is damaged, and so is every one before it that is left"));
+  return base::Annotate(why, "no record of the log is sound, the newest");
 }
 
 absl::StatusOr<LogRecord> Log::Newest(bool damage_ok) {

@@ -102,7 +102,7 @@ class Log {
   absl::StatusOr<format::LogRecord> ReadRecord(uint64_t number);
   static Top NothingYet(const format::Digest& store_id);
   absl::StatusOr<Top> FindTop(bool damage_ok);
-  absl::StatusOr<Top> PassOver(uint64_t damaged);
+  absl::StatusOr<Top> PassOver(uint64_t damaged, const absl::Status& why);
   absl::StatusOr<std::optional<format::LogRecord>> Publish(bool damage_ok, const Build& build);
   absl::StatusOr<bool> Put(const format::LogRecord& record);
   absl::StatusOr<bool> Counts(const format::LogRecord& record);
