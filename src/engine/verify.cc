@@ -36,12 +36,13 @@ class Verifier {
  public:
   Verifier(env::Env& env, tier::Tier& tier, bool full) : env_(env), tier_(tier), full_(full) {}
 
-  void CheckLogRecords() {
+  // `store`: null when its own file is bad.
+  void CheckLogRecords(const format::StoreHeader* store) {
     const absl::StatusOr<std::vector<std::string>> names = tier_.ListNames(format::kLogPrefix);
     if (!names.ok()) return Report(std::string(format::kLogPrefix), names.status());
     for (const std::string& name : *names) {
       const std::optional<uint64_t> number = format::ParseLogName(name);
-      if (number.has_value()) CheckLogRecord(*number);
+      if (number.has_value()) CheckLogRecord(*number, store);
     }
   }
 
@@ -82,7 +83,7 @@ class Verifier {
  private:
   // Each of the two copies alone, so that damage in one shows although readers can do without it; and the zeros behind them, which readers
   // pass over.
-  void CheckLogRecord(uint64_t number) {
+  void CheckLogRecord(uint64_t number, const format::StoreHeader* store) {
     const std::string name = format::LogPath(number);
     const absl::StatusOr<std::string> bytes = tier::ReadWhole(tier_, name, format::kMetadataBytesMax);
     if (!bytes.ok()) return Report(name, bytes.status());
@@ -90,7 +91,9 @@ class Verifier {
     bool sound = true;
     for (const bool first : {true, false}) {
       const std::string copy = bytes->substr(first ? 0 : half, half);
-      const absl::Status status = format::DecodeLogRecordCopy(base::AsBytes(copy), number).status();
+      const absl::StatusOr<format::LogRecord> record = format::DecodeLogRecordCopy(base::AsBytes(copy), number);
+      absl::Status status = record.status();
+      if (status.ok() && store != nullptr && record->store_id != store->store_id) status = absl::DataLossError("it is of another store");
       if (!status.ok()) Report(name, base::Annotate(status, absl::StrCat("'", name, "', ", first ? "first" : "second", " copy")));
       sound = sound && status.ok();
     }
@@ -197,7 +200,7 @@ absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::option
   const absl::StatusOr<format::LogRecord> newest = log.Newest(/*damage_ok=*/true);
   if (!newest.ok() && !absl::IsDataLoss(newest.status())) return newest.status();
   if (!newest.ok()) verifier.Report(std::string(format::kLogPrefix), newest.status());
-  if (!step.has_value()) verifier.CheckLogRecords();
+  if (!step.has_value()) verifier.CheckLogRecords(store.ok() ? &*store : nullptr);
   if (store.ok() && newest.ok()) {
     if (step.has_value()) {
       LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(*newest, *step));
