@@ -57,6 +57,7 @@ struct SimDisk::Inode {
   std::vector<PendingWrite> unsynced_writes;
   Entries entries;
   Entries durable_entries;
+  std::map<std::string, Ghost> ghosts;
   std::string link_target;
 };
 
@@ -67,7 +68,11 @@ struct SimDisk::Survival {
 };
 
 SimDisk::SimDisk(const SimDiskOptions& options, std::function<int64_t()> clock)
-    : options_(options), clock_(std::move(clock)), random_(options.seed), root_(NewInode(FileKind::kDirectory)) {}
+    : options_(options),
+      clock_(std::move(clock)),
+      random_(options.seed),
+      capacity_bytes_(options.capacity_bytes),
+      root_(NewInode(FileKind::kDirectory)) {}
 
 SimDisk::InodePtr SimDisk::NewInode(FileKind kind) {
   InodePtr inode = std::make_shared<Inode>();
@@ -79,6 +84,14 @@ SimDisk::InodePtr SimDisk::NewInode(FileKind kind) {
 
 bool SimDisk::Sees(const SimClient& client, const Entry& entry) const {
   return client.process == 0 || entry.maker == client.process || clock_() >= entry.visible_ns;
+}
+
+const SimDisk::Ghost* SimDisk::FindGhost(const SimClient& client, const Place& place) const {
+  if (place.directory == nullptr || place.taken) return nullptr;
+  const auto found = place.directory->ghosts.find(place.name);
+  const bool shows = found != place.directory->ghosts.end() && client.process != 0 && client.process != found->second.entry.maker &&
+                     clock_() < found->second.until_ns;
+  return shows ? &found->second : nullptr;
 }
 
 SimDisk::Place SimDisk::Find(const SimClient& client, const std::string& path, bool follow) const {
@@ -113,12 +126,20 @@ SimDisk::NameChange SimDisk::Addition(const SimClient& client, const Place& plac
 
 void SimDisk::Change(std::vector<NameChange> changes) {
   for (const NameChange& change : changes) {
+    Inode& directory = *change.directory;
     if (change.entry.inode != nullptr) {
-      change.directory->entries[change.name] = change.entry;
+      directory.entries[change.name] = change.entry;
     } else {
-      change.directory->entries.erase(change.name);
+      const auto gone = directory.entries.find(change.name);
+      if (options_.stale_list_ns > 0) {
+        Ghost& ghost = directory.ghosts[change.name];
+        ghost.entry = gone->second;
+        ghost.entry.maker = change.entry.maker;
+        ghost.until_ns = clock_() + options_.stale_list_ns;
+      }
+      directory.entries.erase(gone);
     }
-    change.directory->modified_ns = clock_();
+    directory.modified_ns = clock_();
   }
   unsynced_names_.push_back(std::move(changes));
 }
@@ -164,7 +185,7 @@ absl::Status SimDisk::RenameNoReplace(const SimClient& client, const std::string
   if (target.error != 0) return ErrnoStatus(target.error, "rename", to);
   if (target.taken) return ErrnoStatus(EEXIST, "rename", to);
   if (source.directory == nullptr || to.starts_with(from + "/")) return ErrnoStatus(EINVAL, "rename", from);
-  Change({{source.directory, source.name, {}}, Addition(client, target, source.inode)});
+  Change({{source.directory, source.name, {.maker = client.process}}, Addition(client, target, source.inode)});
   return absl::OkStatus();
 }
 
@@ -176,7 +197,7 @@ absl::Status SimDisk::Remove(const SimClient& client, std::string_view what, con
   if (is_directory != directory) return ErrnoStatus(directory ? ENOTDIR : EISDIR, what, path);
   if (place.directory == nullptr) return ErrnoStatus(EBUSY, what, path);
   if (!place.inode->entries.empty()) return ErrnoStatus(ENOTEMPTY, what, path);
-  Change({{place.directory, place.name, {}}});
+  Change({{place.directory, place.name, {.maker = client.process}}});
   return absl::OkStatus();
 }
 
@@ -217,15 +238,27 @@ absl::StatusOr<std::vector<DirectoryEntry>> SimDisk::List(const SimClient& clien
   if (place.inode == nullptr) return ErrnoStatus(ENOENT, "list", path);
   if (place.inode->kind != FileKind::kDirectory) return ErrnoStatus(ENOTDIR, "list", path);
   std::vector<DirectoryEntry> list;
+  const int64_t now_ns = clock_();
+  const auto old = [&](int64_t maker) { return client.process != 0 && client.process != maker; };
   for (const auto& [name, entry] : place.inode->entries) {
-    if (Sees(client, entry)) list.push_back({name, entry.inode->kind});
+    const bool listed = !old(entry.maker) || now_ns >= entry.visible_ns - options_.stale_ns + options_.stale_list_ns;
+    if (listed && Sees(client, entry)) list.push_back({name, entry.inode->kind});
   }
+  std::erase_if(place.inode->ghosts, [now_ns](const auto& ghost) { return now_ns >= ghost.second.until_ns; });
+  for (const auto& [name, ghost] : place.inode->ghosts) {
+    if (old(ghost.entry.maker) && !place.inode->entries.contains(name)) list.push_back({name, ghost.entry.inode->kind});
+  }
+  std::sort(list.begin(), list.end(), [](const DirectoryEntry& a, const DirectoryEntry& b) { return a.name < b.name; });
   return list;
 }
 
 absl::StatusOr<FileInfo> SimDisk::Stat(const SimClient& client, const std::string& path) {
   const Place place = Find(client, path);
   if (place.error != 0) return ErrnoStatus(place.error, "stat", path);
+  if (const Ghost* ghost = FindGhost(client, place)) {
+    const Inode& inode = *ghost->entry.inode;
+    return FileInfo{inode.kind, Size(inode), inode.modified_ns};
+  }
   if (place.inode == nullptr) return ErrnoStatus(ENOENT, "stat", path);
   return FileInfo{place.inode->kind, Size(*place.inode), place.inode->modified_ns};
 }
@@ -246,11 +279,11 @@ int64_t SimDisk::UsedBytes() const {
 }
 
 int64_t SimDisk::AvailableBytes() const {
-  if (options_.capacity_bytes == kUnlimitedBytes) return kUnlimitedBytes;
-  return std::max<int64_t>(options_.capacity_bytes - UsedBytes(), 0);
+  if (capacity_bytes_ == kUnlimitedBytes) return kUnlimitedBytes;
+  return std::max<int64_t>(capacity_bytes_ - UsedBytes(), 0);
 }
 
-FileSystemInfo SimDisk::Capacity() const { return {.bytes_total = options_.capacity_bytes, .bytes_available = AvailableBytes()}; }
+FileSystemInfo SimDisk::Capacity() const { return {.bytes_total = capacity_bytes_, .bytes_available = AvailableBytes()}; }
 
 absl::Status SimDisk::Write(const SimClient& client, Inode& file, int64_t offset, std::span<const std::byte> bytes) {
   if (offset < 0) return ErrnoStatus(EINVAL, "write");
@@ -343,6 +376,7 @@ void SimDisk::Settle(Inode& inode, const Survival& survival) {
   inode.unsynced_writes.clear();
   inode.durable_bytes = inode.bytes;
   inode.entries = inode.durable_entries;
+  inode.ghosts.clear();
   for (auto& [name, entry] : inode.entries) {
     entry.visible_ns = 0;  // caches of clients are gone
     Settle(*entry.inode, survival);
@@ -386,11 +420,36 @@ absl::Status SimDisk::CorruptByte(const std::string& path, int64_t offset) {
   Inode& file = *place.directory->entries[place.name].inode;
   if (offset < 0 || offset >= Size(file)) return ErrnoStatus(EINVAL, "corrupt", path);
   const std::byte flipped = file.bytes[static_cast<size_t>(offset)] ^ static_cast<std::byte>(1 + random_.Below(255));
-  const PendingWrite write{.offset = offset, .bytes = {flipped}};
-  Apply(write, file.bytes);
-  if (offset < static_cast<int64_t>(file.durable_bytes.size())) Apply(write, file.durable_bytes);
-  file.unsynced_writes.push_back(write);  // so that a later sync of what lies under it changes nothing back
+  Overwrite(file, offset, {&flipped, 1});
   return absl::OkStatus();
+}
+
+// Present and durable bytes alike, as far as the file reaches.
+void SimDisk::Overwrite(Inode& file, int64_t offset, std::span<const std::byte> bytes) {
+  for (Bytes* content : {&file.bytes, &file.durable_bytes}) {
+    const int64_t room = static_cast<int64_t>(content->size()) - offset;
+    const std::span<const std::byte> hit = bytes.first(static_cast<size_t>(std::clamp<int64_t>(room, 0, std::ssize(bytes))));
+    std::copy(hit.begin(), hit.end(), content->begin() + std::min<int64_t>(offset, std::ssize(*content)));
+  }
+  // So that a later sync of what lies under it changes nothing back.
+  file.unsynced_writes.push_back({.offset = offset, .bytes = Bytes(bytes.begin(), bytes.end())});
+}
+
+absl::StatusOr<std::string> SimDisk::WriteElsewhere(const SimClient& client, const std::string& path, Inode& file, int64_t offset,
+                                                    std::span<const std::byte> bytes) {
+  std::vector<std::pair<std::string, Inode*>> victims{{path, &file}};
+  const std::string directory = path.substr(0, path.rfind('/') + 1);
+  Visit(*root_, "", [&](const std::string& other, Inode& inode) {
+    const bool beside = other.starts_with(directory) && other.find('/', directory.size()) == std::string::npos;
+    if (beside && &inode != &file) victims.emplace_back(other, &inode);
+  });
+  const auto& [victim_path, victim] = victims[static_cast<size_t>(random_.Below(std::ssize(victims)))];
+  const int64_t room = Size(*victim) - std::ssize(bytes);
+  const int64_t hit = random_.Below(room + 1) / kSectorBytes * kSectorBytes;
+  const bool lands = room >= 0 && !bytes.empty();
+  if (lands) Overwrite(*victim, hit, bytes);
+  LAMINA_RETURN_IF_ERROR(Write(client, file, offset, Bytes(bytes.size())));
+  return lands ? victim_path : std::string();
 }
 
 }  // namespace lamina::env

@@ -26,6 +26,7 @@ struct SimDiskOptions {
   int64_t capacity_bytes = kUnlimitedBytes;
   bool lose_all_unsynced = false;  // a power cut keeps nothing that was not synced; else each thing by the seed
   int64_t stale_ns = 0;            // how long a new name stays hidden from other processes, as on NFS
+  int64_t stale_list_ns = 0;       // how old a listing, and the attributes of a name that is gone, may be for other processes
 };
 
 // Who asks (process 0: the test, from which nothing is hidden): what it made itself is never hidden from it, and what it wrote dies with
@@ -56,6 +57,8 @@ class SimDisk {
   absl::Status Touch(const SimClient& client, const std::string& path);
   absl::Status MakeLink(const SimClient& client, const std::string& target, const std::string& path);  // a symbolic one
   FileSystemInfo Capacity() const;
+  void set_capacity_bytes(int64_t bytes) { capacity_bytes_ = bytes; }
+  int64_t UsedBytes() const;
 
   absl::Status Write(const SimClient& client, Inode& file, int64_t offset, std::span<const std::byte> bytes);
   int64_t Read(const Inode& file, int64_t offset, std::span<std::byte> bytes) const;
@@ -64,6 +67,11 @@ class SimDisk {
   void Sync(Inode& file);
   // The kernel forgets that the pages are dirty: a later sync says OK and some of them are still not durable.
   void FailSync(Inode& file);
+
+  // The bytes land elsewhere, for good: over another part of the file or over another file beside it, whose path is returned (empty when
+  // they hit nothing). Where they belong are zeros.
+  absl::StatusOr<std::string> WriteElsewhere(const SimClient& client, const std::string& path, Inode& file, int64_t offset,
+                                             std::span<const std::byte> bytes);
 
   // The server and all clients stop. What survives is durable then.
   void PowerCut();
@@ -81,7 +89,12 @@ class SimDisk {
     int64_t visible_ns = 0;
   };
   using Entries = std::map<std::string, Entry>;
-  // A change of one name; no inode: the name goes away.
+  // A name that is gone and still shows to those who did not remove it.
+  struct Ghost {
+    Entry entry;
+    int64_t until_ns = 0;
+  };
+  // A change of one name; no inode: the name goes away, and `entry.maker` is who took it.
   struct NameChange {
     InodePtr directory;
     std::string name;
@@ -98,11 +111,12 @@ class SimDisk {
 
   Place Find(const SimClient& client, const std::string& path, bool follow = false) const;
   bool Sees(const SimClient& client, const Entry& entry) const;
+  const Ghost* FindGhost(const SimClient& client, const Place& place) const;
   InodePtr NewInode(FileKind kind);
   NameChange Addition(const SimClient& client, const Place& place, const InodePtr& inode) const;
   void Change(std::vector<NameChange> changes);
-  int64_t UsedBytes() const;
   int64_t AvailableBytes() const;
+  void Overwrite(Inode& file, int64_t offset, std::span<const std::byte> bytes);
   void Settle(Inode& inode, const Survival& survival);
   void Lose(Inode& file, const std::string* host, const Survival& survival);
   absl::StatusOr<InodePtr> Add(const SimClient& client, std::string_view what, const std::string& path, FileKind kind);
@@ -112,6 +126,7 @@ class SimDisk {
   const SimDiskOptions options_;
   const std::function<int64_t()> clock_;
   SimRandom random_;
+  int64_t capacity_bytes_;
   int64_t inode_count_ = 0;
   InodePtr root_;
   std::vector<std::vector<NameChange>> unsynced_names_;  // in order; those of one call survive together

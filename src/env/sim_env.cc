@@ -101,7 +101,8 @@ SimWorld::SimWorld(SimWorldOptions options)
       scheduler_({NextSeed(kSchedule), options_.switch_probability, options_.switch_probability / 5, options_.spurious_wakeup_probability,
                   options_.step_count_max},
                  options_.threads == nullptr ? *own_threads_ : *options_.threads),
-      disk_({NextSeed(kDisk), options_.capacity_bytes, options_.lose_all_unsynced, options_.stale_ns}, [this] { return WallNs(); }),
+      disk_({NextSeed(kDisk), options_.capacity_bytes, options_.lose_all_unsynced, options_.stale_ns, options_.stale_list_ns},
+            [this] { return WallNs(); }),
       fault_random_(NextSeed(kFaults)),
       power_cut_at_op_(options_.power_cut_at_op) {
   for (const std::string& directory : options_.directories) {
@@ -213,7 +214,9 @@ SimFault SimWorld::FaultFor(std::string_view what, std::string_view path) {
     if (!matches) continue;
     const int64_t number = counted.match_count++;
     const bool hit = number >= fault.first && number - fault.first < fault.count;
-    if (hit && fault_random_.Chance(fault.probability)) return fault;
+    if (!hit || !fault_random_.Chance(fault.probability)) continue;
+    ++fault_count_;
+    return fault;
   }
   return {};
 }

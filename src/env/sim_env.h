@@ -29,6 +29,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,7 @@ struct SimFault {
   int error_number = 0;       // 0: it succeeds, late
   bool takes_effect = false;  // fails for the caller only, as when an answer is lost and the retry says EEXIST
   int64_t delay_ns = 0;       // before it takes effect
+  bool misdirected = false;   // a write lands elsewhere, and all seems well (SimWorld::misdirected_files)
 };
 
 struct SimWorldOptions {
@@ -73,6 +75,7 @@ struct SimWorldOptions {
   bool lose_all_unsynced = false;  // what a power cut or a dead host takes: everything unsynced; else each thing by the seed
   int64_t capacity_bytes = kUnlimitedBytes;
   int64_t stale_ns = 0;                 // how long other processes do not see a new name (NFS)
+  int64_t stale_list_ns = 0;            // how old what they list may be, and how long they see a name that is gone (NFS)
   int64_t stale_handle_each_opens = 0;  // each so many opens one fails with ESTALE; 0: none
   int64_t latency_ns_max = 0;           // of a file operation, uniform from 0, partly before and partly after its effect
   bool short_writes = false;            // a write goes to the server in two parts
@@ -163,6 +166,11 @@ class SimWorld {
   absl::Status CorruptByte(const std::string& path, int64_t offset) { return disk_.CorruptByte(path, offset); }
   absl::Status MakeLink(const std::string& target, const std::string& path) { return disk_.MakeLink({}, target, path); }
   void MakeDurable() { disk_.MakeDurable(); }  // all that is there now
+  void set_capacity_bytes(int64_t bytes) { disk_.set_capacity_bytes(bytes); }
+  int64_t UsedBytes() const { return disk_.UsedBytes(); }
+  int64_t open_file_count() const { return open_file_count_; }
+  int64_t fault_count() const { return fault_count_; }                                   // operations that a fault hit
+  const std::set<std::string>& misdirected_files() const { return misdirected_files_; }  // that lack bytes, or have others'
 
  private:
   friend class SimProcess;
@@ -194,6 +202,9 @@ class SimWorld {
   std::function<void(const SimOp&)> on_op_;
   int64_t op_count_ = 0;
   int64_t open_count_ = 0;
+  int64_t open_file_count_ = 0;
+  int64_t fault_count_ = 0;
+  std::set<std::string> misdirected_files_;
   int64_t power_cut_at_op_;
   bool power_was_cut_ = false;
   uint64_t trace_hash_ = 0;

@@ -44,6 +44,7 @@ auto SimFileSystem::Do(const Call& call, Effect effect) -> decltype(effect()) {
   if (!world_.Wait(process_, fault.delay_ns + before_ns)) return dead();
   task.torn_effect = nullptr;
   const bool spared = fault.error_number == 0 || fault.takes_effect;
+  if (call.misdirected != nullptr) *call.misdirected = fault.misdirected;
   if (!spared && call.failed_effect != nullptr) (*call.failed_effect)();
   auto result = spared ? effect() : ErrnoStatus(fault.error_number, call.what, call.path);
   if (fault.error_number != 0) result = ErrnoStatus(fault.error_number, call.what, call.path);
@@ -123,10 +124,20 @@ absl::Status SimFile::WritePart(int64_t offset, std::span<const std::byte> bytes
     if (!writable_) return;
     files_.disk().Write(files_.client_, *inode_, offset, bytes.first(static_cast<size_t>(prefix))).IgnoreError();  // it fails anyway
   };
-  return files_.Do({"write", path_, HashOf(offset, bytes), &torn_effect, &torn_effect}, [&] {
+  bool misdirected = false;
+  return files_.Do({"write", path_, HashOf(offset, bytes), &torn_effect, &torn_effect, &misdirected}, [&] {
     if (!writable_) return ErrnoStatus(EBADF, "write", path_);
+    if (misdirected) return WriteElsewhere(offset, bytes);
     return base::Annotate(files_.disk().Write(files_.client_, *inode_, offset, bytes), path_);
   });
+}
+
+absl::Status SimFile::WriteElsewhere(int64_t offset, std::span<const std::byte> bytes) {
+  std::set<std::string>& hit = files_.world_.misdirected_files_;
+  hit.insert(path_);
+  LAMINA_ASSIGN_OR_RETURN(const std::string victim, files_.disk().WriteElsewhere(files_.client_, path_, *inode_, offset, bytes));
+  if (!victim.empty()) hit.insert(victim);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> SimFile::ReadAt(int64_t offset, std::span<std::byte> bytes) {

@@ -37,6 +37,7 @@ class SimFileSystem final : public FileSystem {
     uint64_t arguments = 0;                                // for the trace
     const std::function<void()>* torn_effect = nullptr;    // what death in the midst of it leaves behind
     const std::function<void()>* failed_effect = nullptr;  // and what an injected error does
+    bool* misdirected = nullptr;                           // set for the effect
   };
   template <typename Effect>
   auto Do(const Call& call, Effect effect) -> decltype(effect());
@@ -50,7 +51,10 @@ class SimFileSystem final : public FileSystem {
 class SimFile final : public File {
  public:
   SimFile(SimFileSystem& files, SimDisk::InodePtr inode, std::string path, bool writable)
-      : files_(files), inode_(std::move(inode)), path_(std::move(path)), writable_(writable) {}
+      : files_(files), inode_(std::move(inode)), path_(std::move(path)), writable_(writable) {
+    ++files_.world_.open_file_count_;
+  }
+  ~SimFile() override { --files_.world_.open_file_count_; }
 
   absl::Status WriteAt(int64_t offset, std::span<const std::byte> bytes) override;
   absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) override;
@@ -60,6 +64,7 @@ class SimFile final : public File {
 
  private:
   absl::Status WritePart(int64_t offset, std::span<const std::byte> bytes);
+  absl::Status WriteElsewhere(int64_t offset, std::span<const std::byte> bytes);
 
   SimFileSystem& files_;
   const SimDisk::InodePtr inode_;

@@ -196,6 +196,71 @@ TEST_CASE("New names stay hidden from other processes for a while, and taken all
   REQUIRE(other.files().List("/ckpt")->size() == 1);
 }
 
+TEST_CASE("A listing may be old for other processes, and show names that are gone", "[sim]") {
+  SimWorld world({.stale_list_ns = 1'000'000});
+  SimProcess& maker = world.NewProcess("maker");
+  SimProcess& other = world.NewProcess("other");
+  REQUIRE(WriteText(maker.files(), "/ckpt/old", "a").ok());
+  other.SleepNs(1'000'000);
+  REQUIRE(WriteText(maker.files(), "/ckpt/new", "abc").ok());
+  REQUIRE(maker.files().Unlink("/ckpt/old").ok());
+  REQUIRE(maker.files().List("/ckpt")->front().name == "new");
+  REQUIRE(absl::IsNotFound(maker.files().Stat("/ckpt/old").status()));
+  REQUIRE(other.files().List("/ckpt")->size() == 1);
+  REQUIRE(other.files().List("/ckpt")->front().name == "old");
+  REQUIRE(other.files().Stat("/ckpt/old")->bytes == 1);
+  REQUIRE(absl::IsNotFound(other.files().OpenForRead("/ckpt/old").status()));
+  REQUIRE(other.files().Stat("/ckpt/new")->bytes == 3);
+  REQUIRE(WriteText(other.files(), "/ckpt/old", "ab").ok());
+  REQUIRE(other.files().Stat("/ckpt/old")->bytes == 2);
+  other.SleepNs(1'000'000);
+  REQUIRE(other.files().List("/ckpt")->size() == 2);
+}
+
+TEST_CASE("A misdirected write seems well and damages its file and perhaps one beside it", "[sim]") {
+  bool own = false, beside = false, nothing = false;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SimWorld world({.seed = seed});
+    world.AddFault({.what = "write", .path = "/hit", .first = 1, .misdirected = true});
+    REQUIRE(world.Run(world.NewProcess("p"), [](Env& env) {
+      auto file = env.files().CreateNew("/ckpt/hit");
+      bool ok = WriteText(env.files(), "/ckpt/beside", std::string(2048, 'b')).ok();
+      ok = ok && WriteText(env.files(), "/far", "far").ok();
+      ok = ok && (*file)->WriteAt(0, base::AsBytes(std::string(512, 'x'))).ok();
+      ok = ok && (*file)->WriteAt(512, base::AsBytes(std::string(512, 'y'))).ok() && (*file)->Sync().ok();
+      CHECK(ok);
+    }) == absl::OkStatus());
+    world.MakeDurable();
+    world.Reboot();
+    const std::map<std::string, std::string> files = world.Files();
+    REQUIRE(files.at("/ckpt/hit").substr(512) == std::string(512, '\0'));
+    REQUIRE(files.at("/far") == "far");
+    own = own || files.at("/ckpt/hit").front() == 'y';
+    beside = beside || files.at("/ckpt/beside").find('y') != std::string::npos;
+    nothing = nothing || (files.at("/ckpt/hit").front() == 'x' && files.at("/ckpt/beside") == std::string(2048, 'b'));
+    REQUIRE(world.misdirected_files().contains("/ckpt/hit"));
+    REQUIRE(world.misdirected_files().contains("/ckpt/beside") == (files.at("/ckpt/beside") != std::string(2048, 'b')));
+  }
+  REQUIRE(own);
+  REQUIRE(beside);
+  REQUIRE_FALSE(nothing);
+}
+
+TEST_CASE("A disk fills up and is emptied while it is in use", "[sim]") {
+  SimWorld world({});
+  FileSystem& files = world.NewProcess("p").files();
+  REQUIRE(WriteText(files, "/ckpt/a", "12345678").ok());
+  REQUIRE(world.UsedBytes() == 8);
+  world.set_capacity_bytes(9);
+  auto file = files.CreateNew("/ckpt/b");
+  REQUIRE(world.open_file_count() == 1);
+  REQUIRE(base::ErrnoOf((*file)->WriteAt(0, base::AsBytes("ab"))) == ENOSPC);
+  world.set_capacity_bytes(kUnlimitedBytes);
+  REQUIRE((*file)->WriteAt(0, base::AsBytes("ab")).ok());
+  file->reset();
+  REQUIRE(world.open_file_count() == 0);
+}
+
 TEST_CASE("Bit rot stays, whatever is synced afterwards", "[sim]") {
   SimWorld world({});
   FileSystem& files = world.NewProcess("p").files();
