@@ -38,6 +38,12 @@ format::StepEntry GetEntry(base::Reader& reader) {
   return entry;
 }
 
+absl::Status Suffixed(const absl::Status& status, std::string_view suffix) {
+  absl::Status suffixed(status.code(), absl::StrCat(status.message(), std::string(suffix)));
+  status.ForEachPayload([&suffixed](absl::string_view url, const absl::Cord& payload) { suffixed.SetPayload(url, payload); });
+  return suffixed;
+}
+
 }  // namespace
 
 RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, int64_t number,
@@ -213,18 +219,20 @@ absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const Tensor
     return Progress::kOlder;
   }
   mine = filler.Fill();
-  if (!mine.ok()) {
-    // Not damage any more, whatever it was: what is partly filled is not to be passed over in silence.
-    mine = absl::Status(absl::IsDataLoss(mine) ? absl::StatusCode::kUnavailable : mine.code(),
-                        absl::StrCat(std::string(mine.message()), " (the targets of this rank are partly filled: do not train on them)"));
-  }
+  const bool filled = mine.ok();
+  // Not damage any more, whatever it was: what is partly filled is not to be passed over in silence.
+  if (absl::IsDataLoss(mine)) mine = absl::UnavailableError(mine.message());
   const format::StepEntry entry = reader_->entry();
   const bool rewind = options_.mode == Mode::kTrain && entry.commit != choice_.head;
-  LAMINA_RETURN_IF_ERROR(Agree("filling", mine, [&]() -> absl::Status {
-                           if (!rewind) return absl::OkStatus();
-                           tier::Log log(runtime_.env, runtime_.tier);
-                           return log.Rewind(choice_.incarnation, entry.commit, "restored by a trainer");
-                         }).status());
+  const absl::Status together = Agree("filling", mine, [&]() -> absl::Status {
+                                  if (!rewind) return absl::OkStatus();
+                                  tier::Log log(runtime_.env, runtime_.tier);
+                                  return log.Rewind(choice_.incarnation, entry.commit, "restored by a trainer");
+                                }).status();
+  if (!together.ok()) {
+    return Suffixed(together, filled ? " (the targets of this rank are filled: do not train on them)"
+                                     : " (the targets of this rank are partly filled: do not train on them)");
+  }
   done_({choice_.store, choice_.incarnation, entry.commit, entry.attempt.step, entry.parent},
         Restored{entry.attempt.step, entry.commit, entry.parent});
   Post(EventKind::kRestoreDone, entry.attempt.step, filler.bytes(), "");
