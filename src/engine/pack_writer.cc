@@ -13,6 +13,8 @@
 namespace lamina::engine {
 namespace {
 
+constexpr int64_t kUnseenNs = 30 * base::kSecondNs;  // network file systems remember absence for so long
+constexpr int64_t kUnseenPauseNs = 200 * base::kMillisecondNs;
 constexpr int64_t kPartBytes = 64 * base::kMiB;  // a look at progress and at the other ranks' failures between parts
 
 // Appends to an object and remembers where the next byte goes. Texts are kept until the object is finished, since Append borrows.
@@ -160,6 +162,18 @@ absl::StatusOr<WrittenPack> FillPack(PackStream& stream, const format::StoreHead
   return std::move(body.pack);
 }
 
+// The leader has made the directory; a client of a network file system may not see it yet.
+absl::StatusOr<std::unique_ptr<tier::ObjectWriter>> CreatePatiently(env::Env& env, tier::Tier& tier, const std::string& path,
+                                                                    const std::function<absl::Status(int64_t)>& progress) {
+  const int64_t deadline_ns = env.MonotonicNs() + kUnseenNs;
+  while (true) {
+    absl::StatusOr<std::unique_ptr<tier::ObjectWriter>> object = tier.CreateObject(path);
+    if (!absl::IsNotFound(object.status()) || env.MonotonicNs() >= deadline_ns) return object;
+    LAMINA_RETURN_IF_ERROR(progress(0));
+    env.SleepNs(kUnseenPauseNs);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<WrittenPack> WritePack(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::AttemptId& attempt,
@@ -167,7 +181,7 @@ absl::StatusOr<WrittenPack> WritePack(env::Env& env, tier::Tier& tier, const for
                                       const std::function<absl::Status(int64_t)>& progress) {
   const std::string path = format::PackPath(attempt, writer);
   const format::PackHeader header{store.store_id, attempt, writer, {env.RandomU64(), env.RandomU64()}};
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<tier::ObjectWriter> object, tier.CreateObject(path));
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<tier::ObjectWriter> object, CreatePatiently(env, tier, path, progress));
   PackStream stream(*object, progress);  // lives until the object has let go of what it borrows
   absl::StatusOr<WrittenPack> pack = FillPack(stream, store, header, snapshot, items);
   if (pack.ok()) {

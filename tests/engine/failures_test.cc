@@ -101,6 +101,26 @@ TEST_CASE("Plain values that differ between ranks are an error", "[engine]") {
   }
 }
 
+TEST_CASE("A restore that fails once the targets are filled says so on every rank", "[engine]") {
+  const ScratchDirectory scratch;
+  {
+    ThreadJob job(RootIn(scratch), 2);
+    RequireOk(job.Save({1, 1}));
+    RequireOk(job.Save({2, 1}));
+    RequireOk(job.End());
+  }
+  ThreadJob job(RootIn(scratch), 2);
+  // The claim's link goes well, that of the record which rewinds the line does not.
+  job.faults(0).AddRule({.call = env::FaultCall::kLink, .path_part = "/log/", .error_number = EACCES, .first = 2, .count = 9});
+  for (const absl::Status& status : job.Restore(1)) {
+    INFO(status);
+    REQUIRE(absl::IsPermissionDenied(status));
+    REQUIRE(Contains(status, "the targets of this rank are filled: do not train on them"));
+  }
+  REQUIRE(!job.state(0).IsPoisoned());
+  REQUIRE(Checked(RootIn(scratch)).line.front() == Moment{2, 1});
+}
+
 TEST_CASE("A rank that does not come is named after begin_timeout_s", "[engine]") {
   const ScratchDirectory scratch;
   ThreadJob job(RootIn(scratch), 4, [](Options& options) { options.begin_timeout_s = 0.3; });

@@ -102,6 +102,19 @@ TEST_CASE("A job that nothing disturbs commits its saves", "[sim]") {
   REQUIRE(CheckedRoot(world).line == std::vector<Moment>{{300, kSecondLife}, {200, kFirstLife}, {100, kFirstLife}});
 }
 
+TEST_CASE("Ranks that do not see the step's directory yet wait for it", "[sim]") {
+  env::SimThreads threads;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SimWorldOptions options = WorldOptions(seed, threads);
+    options.stale_ns = 20'000'000'000;
+    SimWorld world(options);
+    const SimJob job(world, "job", 4, kTwoSaves);
+    REQUIRE(world.Run().ok());
+    INFO(job.Describe());
+    REQUIRE(job.AllOk());
+  }
+}
+
 TEST_CASE("A job replays exactly from its seed, whatever befalls it", "[sim]") {
   env::SimThreads threads;
   const int64_t cut = GENERATE(-1, 60, 120, 200);
