@@ -7,12 +7,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "tier/file_names.h"
 #include "tier/file_object.h"
 
 namespace lamina::tier {
 namespace {
 
+constexpr int64_t kUnseenNs = 30 * base::kSecondNs;  // network file systems remember absence for so long
+constexpr int64_t kUnseenPauseNs = 200 * base::kMillisecondNs;
 constexpr int kTries = 5;  // of what a tidying process may undo while it is done
 
 bool HasErrno(const absl::Status& status, std::initializer_list<int> numbers) {
@@ -59,18 +62,22 @@ absl::Status FileTier::PrepareRoot() {
 absl::Status FileTier::Prepare(std::string_view prefix) {
   LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
   LAMINA_RETURN_IF_ERROR(PrepareRoot());
-  absl::Status status;
-  // An empty level may be swept between two calls; then all levels are made again.
-  for (int tries = 0; tries < kTries; ++tries) {
-    status = absl::OkStatus();
+  const int64_t deadline_ns = env_.MonotonicNs() + kUnseenNs;
+  for (int tries = 1;; ++tries) {
+    absl::Status status;
+    std::string parent;
     for (size_t end = 0; status.ok() && end < prefix.size();) {
-      const std::string parent = end == 0 ? root_ : PathOf(prefix.substr(0, end));
+      parent = end == 0 ? root_ : PathOf(prefix.substr(0, end));
       end = std::min(prefix.find('/', end + 1), prefix.size());
       status = MakeLevel(parent, PathOf(prefix.substr(0, end)));
     }
     if (!absl::IsNotFound(status)) return status;
+    // An empty level may be swept between two calls; then all levels are made again. Or it is there, and this client of a network file
+    // system does not show it yet.
+    const bool shows = files_.Stat(parent).ok();
+    if (shows ? tries >= kTries : env_.MonotonicNs() >= deadline_ns) return status;
+    if (!shows) env_.SleepNs(kUnseenPauseNs);
   }
-  return status;
 }
 
 absl::StatusOr<std::unique_ptr<ObjectWriter>> FileTier::CreateObject(std::string_view name) {

@@ -446,6 +446,22 @@ TEST_CASE("Answers that a network file system garbles do not change what is comm
   }
 }
 
+TEST_CASE("A root that the former trainer made a moment ago and that does not show yet is waited for", "[sim]") {
+  for (int64_t killed_at = 1; killed_at <= 30; ++killed_at) {
+    SimWorldOptions options;
+    options.stale_ns = 10'000'000'000;
+    SimWorld world(options);
+    SimProcess& former = world.NewProcess("former");
+    world.KillAtOp(former, killed_at);
+    Told told;
+    absl::Status status = absl::UnknownError("did not end");
+    REQUIRE(world.Run(former, [&](Env& env) { Train(env, kSameRun, 100, told).IgnoreError(); }).ok());
+    REQUIRE(world.Run(world.NewProcess("next"), [&](Env& env) { status = Train(env, kSameRun, 1000, told); }).ok());
+    INFO("killed at " << killed_at << ": " << status);
+    REQUIRE(status.ok());
+  }
+}
+
 TEST_CASE("An error at any file operation fails the save or not, but never what was acknowledged (I2)", "[sim]") {
   env::SimThreads threads;
   for (const int error_number : {EIO, ENOSPC}) {
