@@ -414,6 +414,14 @@ std::map<std::string, std::string> SimDisk::Files() const {
   return files;
 }
 
+std::vector<std::string> SimDisk::Names(const std::string& directory) const {
+  std::vector<std::string> names;
+  const Place place = Find({}, directory);
+  if (place.error != 0 || place.inode == nullptr) return names;
+  for (const auto& [name, entry] : place.inode->entries) names.push_back(name);
+  return names;
+}
+
 absl::Status SimDisk::CorruptByte(const std::string& path, int64_t offset) {
   const Place place = Find({}, path);
   if (place.error != 0 || !place.taken) return ErrnoStatus(ENOENT, "corrupt", path);

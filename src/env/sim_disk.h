@@ -79,8 +79,9 @@ class SimDisk {
   void LoseHost(const std::string& host);
 
   std::map<std::string, std::string> Files() const;
-  absl::Status CorruptByte(const std::string& path, int64_t offset);  // durable and present bytes alike
-  void MakeDurable();                                                 // everything that is there now
+  std::vector<std::string> Names(const std::string& directory) const;  // none when it is not there
+  absl::Status CorruptByte(const std::string& path, int64_t offset);   // durable and present bytes alike
+  void MakeDurable();                                                  // everything that is there now
 
  private:
   struct Entry {

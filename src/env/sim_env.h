@@ -24,6 +24,7 @@
 // of Env out of CHECK and REQUIRE (`const bool ok = …; CHECK(ok);`): these catch the exception that unwinds it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -163,11 +164,13 @@ class SimWorld {
   int64_t now_ns() const { return scheduler_.now_ns(); }
   uint64_t trace_hash() const { return trace_hash_; }                         // of every operation: task, name, arguments, result
   std::map<std::string, std::string> Files() const { return disk_.Files(); }  // every file as it is seen now, by path
+  std::vector<std::string> Names(const std::string& directory) { return disk_.Names(directory); }  // in it now; none when it is not there
   absl::Status CorruptByte(const std::string& path, int64_t offset) { return disk_.CorruptByte(path, offset); }
   absl::Status MakeLink(const std::string& target, const std::string& path) { return disk_.MakeLink({}, target, path); }
   void MakeDurable() { disk_.MakeDurable(); }  // all that is there now
   void set_capacity_bytes(int64_t bytes) { disk_.set_capacity_bytes(bytes); }
   int64_t UsedBytes() const { return disk_.UsedBytes(); }
+  int64_t stale_ns() const { return std::max(options_.stale_ns, options_.stale_list_ns); }  // after it everybody sees the same
   int64_t open_file_count() const { return open_file_count_; }
   int64_t fault_count() const { return fault_count_; }                                   // operations that a fault hit
   const std::set<std::string>& misdirected_files() const { return misdirected_files_; }  // that lack bytes, or have others'

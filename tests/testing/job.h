@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "coord/in_process.h"
@@ -45,12 +46,13 @@ inline Options JobOptions(std::string root, int32_t rank, int32_t rank_count, st
 // One rank's engine and what it stands on. `env` and `hub` outlive it.
 class Rank {
  public:
-  Rank(env::Env& env, coord::InProcessHub& hub, const Options& options)
+  // By `chaos_seed` the device finishes its copies late and out of order, and their targets hold poison until then.
+  Rank(env::Env& env, coord::InProcessHub& hub, const Options& options, std::optional<uint64_t> chaos_seed = 1)
       : options_(options),
         queue_(env, 1, 1),
         tier_(env, options.root, queue_),
         coordinator_(env, hub),
-        device_(env, {.threads = 1, .chaos_seed = 1 + static_cast<uint64_t>(options.rank)}),
+        device_(env, {.threads = 1, .chaos_seed = chaos_seed}),
         engine_(engine::NewEngine(options, {env, tier_, coordinator_, device_}).value()) {}
 
   const Options& options() const { return options_; }
@@ -86,7 +88,8 @@ inline absl::StatusOr<std::shared_ptr<SaveHandle>> BeginSave(Engine& engine, Ran
   return engine.Save({moment.step, state.views(), blobs, {{"dp", 1}}});
 }
 
-// Restores and checks every bit. {-1, 0} when nothing was there.
+// Restores and checks every bit. {-1, 0} when nothing was there. Internal for wrong bits, and for targets that a restore which failed has
+// touched without saying so.
 inline absl::StatusOr<Moment> RestoreAndCheck(Engine& engine, RankState& state, std::optional<int64_t> step) {
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<RestoreSession> session, engine.BeginRestore(step));
   if (!session->found()) return Moment{-1, 0};
@@ -95,10 +98,15 @@ inline absl::StatusOr<Moment> RestoreAndCheck(Engine& engine, RankState& state, 
     const int32_t rank_count = session->rank_count();
     const std::vector<StoredBlob> blobs = session->blobs();
     state.Poison();
-    LAMINA_ASSIGN_OR_RETURN(const RestoreSession::Progress progress, session->Fill(state.views()));
-    if (progress == RestoreSession::Progress::kOlder) continue;
+    const absl::StatusOr<RestoreSession::Progress> progress = session->Fill(state.views());
+    const bool may_touch = progress.ok() ? *progress == RestoreSession::Progress::kDone
+                                         : absl::StrContains(progress.status().message(), "filled: do not train on them");
+    if (!may_touch && !state.IsPoisoned())
+      return absl::InternalError(absl::StrCat("targets were touched, and nothing says so: ", progress.status().ToString()));
+    LAMINA_RETURN_IF_ERROR(progress.status());
+    if (*progress == RestoreSession::Progress::kOlder) continue;
     LAMINA_ASSIGN_OR_RETURN(const Moment moment, MomentOf(blobs, rank_count));
-    if (moment.step != found_step) return absl::DataLossError(absl::StrCat("step ", found_step, " holds the values of ", TreeText(moment)));
+    if (moment.step != found_step) return absl::InternalError(absl::StrCat("step ", found_step, " holds the values of ", TreeText(moment)));
     LAMINA_RETURN_IF_ERROR(state.Check(moment));
     return moment;
   }
@@ -133,20 +141,22 @@ struct Found {
   bool Has(const Moment& moment) const { return std::find(all.begin(), all.end(), moment) != all.end(); }
 };
 
-inline absl::StatusOr<Moment> CheckListedStep(env::Env& env, tier::Tier& tier, engine::Store& store, const format::StepEntry& entry) {
-  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<engine::StepReader> reader, engine::StepReader::Open(env, tier, store.header(), entry, 0));
+inline absl::StatusOr<Moment> CheckListedStep(env::Env& env, tier::Tier& tier, engine::Store& store, const format::StepEntry& entry,
+                                              double retry_s = 0) {
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<engine::StepReader> reader,
+                          engine::StepReader::Open(env, tier, store.header(), entry, retry_s));
   std::vector<StoredBlob> blobs;
   for (const format::CatalogBlob& blob : reader->catalog().blobs) {
     LAMINA_ASSIGN_OR_RETURN(std::string bytes, reader->ReadBlob(blob));
     blobs.push_back({blob.name, static_cast<int32_t>(blob.rank), std::move(bytes)});
   }
   LAMINA_ASSIGN_OR_RETURN(const Moment moment, MomentOf(blobs, static_cast<int32_t>(reader->catalog().rank_count)));
-  if (moment.step != entry.attempt.step) return absl::DataLossError(absl::StrCat("holds the values of ", TreeText(moment)));
+  if (moment.step != entry.attempt.step) return absl::InternalError(absl::StrCat("holds the values of ", TreeText(moment)));
   for (const format::CatalogTensor& tensor : reader->catalog().tensors) {
     LAMINA_ASSIGN_OR_RETURN(const std::string bytes, store.ReadTensor(*reader, tensor.name));
     const StoredTensor stored{tensor.name, tensor.dtype, tensor.global_shape, tensor.alias_of};
     if (bytes != TrueBytes(stored, moment))
-      return absl::DataLossError(absl::StrCat("'", tensor.name, "' is not that of ", TreeText(moment)));
+      return absl::InternalError(absl::StrCat("'", tensor.name, "' is not that of ", TreeText(moment)));
   }
   return moment;
 }

@@ -40,7 +40,9 @@ inline void TrueElement(std::string_view name, int64_t element, const Moment& mo
   uint64_t value = Mix(static_cast<uint64_t>(moment.step) * 1000 + static_cast<uint64_t>(moment.life));
   for (const char c : name) value = Mix(value ^ static_cast<uint64_t>(static_cast<unsigned char>(c)));
   value = Mix(value ^ static_cast<uint64_t>(element));
-  std::memcpy(target.data(), &value, std::min(target.size(), sizeof(value)));
+  for (size_t at = 0; at < target.size(); at += sizeof(value)) {
+    std::memcpy(target.data() + at, &value, std::min(target.size() - at, sizeof(value)));
+  }
 }
 
 // The whole tensor, row-major.
@@ -58,7 +60,7 @@ inline std::string TrueBytes(const StoredTensor& tensor, const Moment& moment) {
 inline std::string TreeText(const Moment& moment) { return absl::StrCat(moment.step, " ", moment.life); }
 inline std::string PlaceText(const Moment& moment, int32_t rank) { return absl::StrCat("rank ", rank, " at ", TreeText(moment)); }
 
-// Which save a step's values are of; says what is wrong with them.
+// Which save a step's values are of; Internal says what is wrong with them.
 inline absl::StatusOr<Moment> MomentOf(const std::vector<StoredBlob>& blobs, int32_t rank_count) {
   Moment moment;
   std::vector<int> places(static_cast<size_t>(rank_count), 0);
@@ -66,32 +68,47 @@ inline absl::StatusOr<Moment> MomentOf(const std::vector<StoredBlob>& blobs, int
     const std::vector<std::string> words = absl::StrSplit(blob.bytes, ' ');
     const bool read = words.size() >= 2 && absl::SimpleAtoi(words[words.size() - 2], &moment.step) &&
                       absl::SimpleAtoi(words[words.size() - 1], &moment.life);
-    if (!read) return absl::DataLossError(absl::StrCat("blob '", blob.name, "' holds '", blob.bytes, "'"));
+    if (!read) return absl::InternalError(absl::StrCat("blob '", blob.name, "' holds '", blob.bytes, "'"));
     if (blob.name == "place" && blob.rank >= 0 && blob.rank < rank_count) ++places[static_cast<size_t>(blob.rank)];
   }
   for (const StoredBlob& blob : blobs) {
     const std::string expected = blob.name == "place" ? PlaceText(moment, blob.rank) : TreeText(moment);
-    if (blob.bytes != expected) return absl::DataLossError(absl::StrCat("'", blob.name, "' is '", blob.bytes, "', not '", expected, "'"));
+    if (blob.bytes != expected) return absl::InternalError(absl::StrCat("'", blob.name, "' is '", blob.bytes, "', not '", expected, "'"));
   }
   if (std::count(places.begin(), places.end(), 1) != rank_count || blobs.size() != places.size() + 1) {
-    return absl::DataLossError(absl::StrCat(blobs.size(), " blobs of ", rank_count, " ranks"));
+    return absl::InternalError(absl::StrCat(blobs.size(), " blobs of ", rank_count, " ranks"));
   }
   return moment;
 }
 
-// What one rank holds: its part of dimension 0 of a matrix by the ceil rule (the last of four ranks has none), a tensor that is replicated,
-// one without dimensions, an alias, and columns that lie transposed in memory.
+// A tensor and who holds which boxes of it; an alias has those of its tensor.
+struct LaidOutTensor {
+  StoredTensor tensor;
+  std::vector<std::vector<Box>> boxes;  // of each rank
+  bool column_major = false;            // in memory
+};
+
+// What one rank holds. By default: its part of dimension 0 of a matrix by the ceil rule (the last of four ranks has none), a tensor that is
+// replicated, one without dimensions, an alias, and columns that lie transposed in memory.
 class RankState {
  public:
   RankState(int32_t rank, int32_t rank_count, bool with_moments = false) : rank_(rank) {
     AddSharded("w", DType::kFloat32, {6, 5}, 0, rank_count);
     AddSharded("v", DType::kBfloat16, {4, 3}, 1, rank_count);
-    Add("r", DType::kFloat64, {3}, {{0}, {3}});
-    Add("s", DType::kInt64, {}, Box{});
-    Add("tied", DType::kFloat32, {6, 5}, views_[0].boxes[0].box);
-    views_.back().alias_of = "w";
-    views_.back().boxes[0].data = views_[0].boxes[0].data;
+    Add("r", DType::kFloat64, {3}, {Box{{0}, {3}}});
+    Add("s", DType::kInt64, {}, {Box{}});
+    AddAlias("tied", "w");
     if (with_moments) AddSharded("w.moment", DType::kFloat32, {6, 5}, 0, rank_count);
+    Poison();
+  }
+  RankState(int32_t rank, const std::vector<LaidOutTensor>& layout) : rank_(rank) {
+    for (const LaidOutTensor& laid_out : layout) {
+      const StoredTensor& tensor = laid_out.tensor;
+      if (tensor.alias_of.empty())
+        Add(tensor.name, tensor.dtype, tensor.global_shape, laid_out.boxes[static_cast<size_t>(rank)], laid_out.column_major);
+      else
+        AddAlias(tensor.name, tensor.alias_of);
+    }
     Poison();
   }
 
@@ -116,7 +133,7 @@ class RankState {
       std::vector<std::byte> expected(at.size());
       TrueElement(NameOf(view), element, moment, expected);
       if (!std::equal(at.begin(), at.end(), expected.begin())) {
-        status = absl::DataLossError(
+        status = absl::InternalError(
             absl::StrCat("element ", element, " of '", view.name, "' on rank ", rank_, " is not that of ", TreeText(moment)));
       }
     });
@@ -128,34 +145,52 @@ class RankState {
  private:
   static const std::string& NameOf(const TensorView& view) { return view.alias_of.empty() ? view.name : view.alias_of; }
 
-  void Add(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const Box& box) {
-    std::vector<std::byte>& bytes = memory_[name];
-    bytes.resize(static_cast<size_t>(shard::ElementCount(box.extent) * DTypeBytes(dtype)));
-    views_.push_back({name, dtype, shape, {{box, bytes.data(), shard::RowMajorStrides(box.extent)}}, "", false});
+  static std::vector<int64_t> ColumnMajorStrides(const std::vector<int64_t>& extent) {
+    std::vector<int64_t> strides(extent.size(), 1);
+    for (size_t d = 1; d < extent.size(); ++d) strides[d] = strides[d - 1] * extent[d - 1];
+    return strides;
+  }
+
+  void Add(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const std::vector<Box>& boxes,
+           bool column_major = false) {
+    TensorView& view = views_.emplace_back(TensorView{name, dtype, shape, {}, "", false});
+    for (const Box& box : boxes) {
+      std::vector<std::byte>& bytes = memory_[absl::StrCat(name, "#", view.boxes.size())];
+      bytes.resize(static_cast<size_t>(shard::ElementCount(box.extent) * DTypeBytes(dtype)));
+      view.boxes.push_back({box, bytes.data(), column_major ? ColumnMajorStrides(box.extent) : shard::RowMajorStrides(box.extent)});
+    }
+  }
+  void AddAlias(const std::string& name, const std::string& alias_of) {
+    TensorView view = *std::find_if(views_.begin(), views_.end(), [&](const TensorView& other) { return other.name == alias_of; });
+    view.name = name;
+    view.alias_of = alias_of;
+    views_.push_back(std::move(view));
   }
   void AddSharded(const std::string& name, DType dtype, const std::vector<int64_t>& shape, size_t dimension, int64_t rank_count) {
     const int64_t part = (shape[dimension] + rank_count - 1) / rank_count;
     Box box = shard::WholeBox(shape);
     box.offset[dimension] = std::min(part * rank_, shape[dimension]);
     box.extent[dimension] = std::min(part, shape[dimension] - box.offset[dimension]);
-    Add(name, dtype, shape, box);
-    if (dimension == 1) views_.back().boxes[0].strides = {1, box.extent[0]};
+    Add(name, dtype, shape, {box}, /*column_major=*/dimension == 1);
   }
   void ForEachElement(const std::function<void(const TensorView&, int64_t, std::span<std::byte>)>& visit) const {
     for (const TensorView& view : views_) {
-      const BoxView& box = view.boxes[0];
-      const std::vector<int64_t> global = shard::RowMajorStrides(view.global_shape);
-      for (int64_t ordinal = 0; ordinal < shard::ElementCount(box.box.extent); ++ordinal) {
-        int64_t element = 0;
-        int64_t memory = 0;
-        int64_t rest = ordinal;
-        for (size_t d = global.size(); d-- > 0; rest /= box.box.extent[d]) {
-          element += (box.box.offset[d] + rest % box.box.extent[d]) * global[d];
-          memory += rest % box.box.extent[d] * box.strides[d];
-        }
-        const int64_t bytes = DTypeBytes(view.dtype);
-        visit(view, element, {static_cast<std::byte*>(box.data) + memory * bytes, static_cast<size_t>(bytes)});
+      for (const BoxView& box : view.boxes) ForEachElement(view, box, visit);
+    }
+  }
+  static void ForEachElement(const TensorView& view, const BoxView& box,
+                             const std::function<void(const TensorView&, int64_t, std::span<std::byte>)>& visit) {
+    const std::vector<int64_t> global = shard::RowMajorStrides(view.global_shape);
+    for (int64_t ordinal = 0; ordinal < shard::ElementCount(box.box.extent); ++ordinal) {
+      int64_t element = 0;
+      int64_t memory = 0;
+      int64_t rest = ordinal;
+      for (size_t d = global.size(); d-- > 0; rest /= box.box.extent[d]) {
+        element += (box.box.offset[d] + rest % box.box.extent[d]) * global[d];
+        memory += rest % box.box.extent[d] * box.strides[d];
       }
+      const int64_t bytes = DTypeBytes(view.dtype);
+      visit(view, element, {static_cast<std::byte*>(box.data) + memory * bytes, static_cast<size_t>(bytes)});
     }
   }
 
