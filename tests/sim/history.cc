@@ -1,0 +1,433 @@
+#include "sim/history.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "env/sim_env.h"
+#include "sim/history_check.h"
+#include "sim/history_job.h"
+#include "sim/random_layout.h"
+
+namespace lamina::sim {
+namespace {
+
+using base::kMillisecondNs;
+using base::kSecondNs;
+using env::SimFault;
+using env::SimProcess;
+using env::SimRandom;
+
+constexpr int64_t kStaleNs = 3 * kSecondNs;
+constexpr int64_t kHourNs = 3600 * kSecondNs;
+constexpr int64_t kForEver = INT64_MAX / 2;
+constexpr int64_t kOpsOfALaunch = 1500;  // about, for placing what happens in the midst of one
+constexpr int64_t kLaunchNsMax = 6 * kHourNs;
+
+// Kinds that hold for a whole history, and those that befall one launch.
+constexpr FaultKind kOfTheWorld[] = {FaultKind::kShortWrites, FaultKind::kLatency, FaultKind::kStaleNames, FaultKind::kStaleLists,
+                                     FaultKind::kLateCopies};
+
+bool IsOfTheWorld(FaultKind kind) { return std::find(std::begin(kOfTheWorld), std::end(kOfTheWorld), kind) != std::end(kOfTheWorld); }
+
+class History {
+ public:
+  History(const HistoryOptions& options, env::SimThreads& threads)
+      : options_(options),
+        random_(options.seed * 2 + 1),
+        world_kinds_(DrawWorldKinds()),
+        world_(WorldOptions(threads)),
+        tensors_(RandomTensors(random_)),
+        check_(world_, jobs_) {
+    world_.set_on_op([this](const env::SimOp& op) { OnOp(op); });
+  }
+
+  HistoryOutcome Run() {
+    absl::Status status;
+    while (status.ok() && saves_left_ > 0) status = Act();
+    if (status.ok()) status = End();
+    outcome_.status = std::move(status);
+    outcome_.trace_hash = world_.trace_hash();
+    outcome_.op_count = world_.op_count();
+    outcome_.launch_count = std::ssize(jobs_);
+    outcome_.simulated_s = static_cast<double>(world_.now_ns()) / 1e9;
+    outcome_.commit_count = check_.commit_count();
+    outcome_.restore_count = check_.restore_count();
+    return std::move(outcome_);
+  }
+
+ private:
+  struct Trigger {
+    int64_t op = 0;
+    std::function<void()> fire;
+  };
+
+  // ---- Drawing.
+
+  std::set<FaultKind> DrawWorldKinds() {
+    std::set<FaultKind> kinds;
+    for (const FaultKind kind : kOfTheWorld) {
+      if (options_.faults.contains(kind) && random_.Chance(0.3)) kinds.insert(kind);
+    }
+    return kinds;
+  }
+
+  env::SimWorldOptions WorldOptions(env::SimThreads& threads) {
+    env::SimWorldOptions world;
+    world.seed = options_.seed;
+    world.threads = &threads;
+    world.lose_all_unsynced = random_.Chance(0.3);
+    world.switch_probability = random_.Chance(0.5) ? 0.1 : 0.02;
+    world.short_writes = Has(FaultKind::kShortWrites);
+    if (Has(FaultKind::kLatency)) world.latency_ns_max = 5 * kMillisecondNs;
+    if (Has(FaultKind::kStaleNames)) world.stale_ns = 1 + random_.Below(kStaleNs);
+    if (Has(FaultKind::kStaleLists)) world.stale_list_ns = 1 + random_.Below(kStaleNs);
+    return world;
+  }
+
+  bool Has(FaultKind kind) const { return world_kinds_.contains(kind); }
+
+  std::set<FaultKind> DrawWeather() {
+    std::vector<FaultKind> kinds;
+    for (const FaultKind kind : options_.faults) {
+      if (!IsOfTheWorld(kind)) kinds.push_back(kind);
+    }
+    std::set<FaultKind> weather;
+    if (kinds.empty()) return weather;
+    constexpr int kCounts[] = {0, 0, 1, 1, 1, 1, 2, 2, 3};
+    for (int i = kCounts[random_.Below(std::size(kCounts))]; i > 0; --i) {
+      weather.insert(kinds[static_cast<size_t>(random_.Below(std::ssize(kinds)))]);
+    }
+    return weather;
+  }
+
+  Script DrawScript(int32_t rank_count, int64_t save_count) {
+    Script script;
+    script.run_id = random_.Chance(0.7) ? "run" : absl::StrCat("run", jobs_.size());
+    script.takeover = random_.Chance(0.7);
+    if (world_kinds_.contains(FaultKind::kStaleNames) || world_kinds_.contains(FaultKind::kStaleLists)) script.restore_retry_s = 8;
+    script.late_copies = Has(FaultKind::kLateCopies);
+    script.abandons = random_.Chance(0.1);
+    script.layouts.push_back(RandomLayout(random_, tensors_, rank_count));
+    Action restore{.kind = Action::Kind::kRestore};
+    const std::vector<int64_t> known = check_.KnownSteps();
+    if (!known.empty() && random_.Chance(0.15)) restore.step = known[static_cast<size_t>(random_.Below(std::ssize(known)))];
+    script.actions.push_back(restore);
+    bool restored = true;
+    for (int64_t i = 0; i < save_count; ++i) {
+      if (random_.Chance(0.1)) script.actions.push_back({.kind = Action::Kind::kSleep, .sleep_ns = random_.Below(100 * kSecondNs)});
+      if (i > 0 && random_.Chance(0.1)) {
+        script.actions.push_back({.kind = Action::Kind::kRestore, .to_start = random_.Chance(0.5), .layout = script.layouts.size() - 1});
+        restored = true;
+      }
+      if (random_.Chance(0.15)) script.layouts.push_back(RandomLayout(random_, tensors_, rank_count));
+      const bool again = restored && random_.Chance(0.2);
+      script.actions.push_back({.kind = Action::Kind::kSave,
+                                .rise = again ? 0 : 1 + random_.Below(3),
+                                .life = ++life_count_,
+                                .layout = script.layouts.size() - 1});
+      if (random_.Chance(0.3)) script.actions.push_back({.kind = Action::Kind::kSettle});
+      restored = false;
+    }
+    return script;
+  }
+
+  // ---- Launching.
+
+  HistoryJob& Launch(int32_t rank_count, Script script) {
+    const int64_t ranks_per_host = 1 + random_.Below(3);
+    const int64_t first_host = random_.Below(2);
+    jobs_.push_back(std::make_unique<HistoryJob>(
+        world_, std::ssize(jobs_) + 1, rank_count, std::move(script),
+        [&](int32_t rank) { return absl::StrCat("host", first_host + rank / ranks_per_host); }, [this] { return check_.RecordCount(); }));
+    return *jobs_.back();
+  }
+
+  int32_t DrawRankCount() { return static_cast<int32_t>(1 + random_.Below(options_.rank_count_max)); }
+
+  void LaunchReaders() {
+    if (random_.Chance(0.2)) {
+      Script script{.mode = Mode::kRead, .late_copies = Has(FaultKind::kLateCopies)};
+      const int32_t rank_count = DrawRankCount();
+      script.layouts.push_back(RandomLayout(random_, tensors_, rank_count));
+      script.restore_retry_s = 8;
+      script.actions.push_back({.kind = Action::Kind::kSleep, .sleep_ns = random_.Below(2 * kSecondNs)});
+      script.actions.push_back({.kind = Action::Kind::kRestore});
+      Tell(absl::StrCat("beside it job ", jobs_.size() + 1, " reads on ", rank_count, " ranks"));
+      Launch(rank_count, std::move(script));
+    }
+    if (random_.Chance(0.2)) {
+      Tell("beside it a reader looks at all steps");
+      check_.StartReader("reader", random_.Below(2 * kSecondNs));
+    }
+  }
+
+  absl::Status Act() {
+    const int32_t rank_count = DrawRankCount();
+    const int64_t save_count = 1 + random_.Below(std::min<int64_t>(3, saves_left_));
+    saves_left_ -= save_count;
+    const std::set<FaultKind> weather = DrawWeather();
+    Script script = DrawScript(rank_count, save_count);
+    if (weather.contains(FaultKind::kLatePeer)) {
+      script.late_ns.resize(static_cast<size_t>(rank_count));
+      script.late_ns[static_cast<size_t>(random_.Below(rank_count))] = random_.Below(6 * kSecondNs);
+    }
+    const int64_t job_count = weather.contains(FaultKind::kRival) ? 2 : 1;
+    Script rival;
+    if (job_count > 1) rival = DrawScript(rank_count, save_count);
+    HistoryJob& job = Launch(rank_count, std::move(script));
+    Tell(absl::StrCat("launch ", jobs_.size(), ": ", rank_count, " ranks, ", save_count, " saves; weather: ",
+                      absl::StrJoin(weather, ", ", [](std::string* out, FaultKind kind) { out->append(NameOf(kind)); })));
+    if (job_count > 1) Launch(rank_count, std::move(rival));
+    LaunchReaders();
+    for (const FaultKind kind : weather) {
+      ++outcome_.faults[kind];
+      Befall(kind, job);
+    }
+    const bool woken = PlanWakings();
+    disturbed_ = !weather.empty() || woken;
+    LAMINA_RETURN_IF_ERROR(RunWorld());
+    if (world_.power_was_cut()) {
+      world_.Reboot();
+      sleepers_.clear();
+    }
+    CalmDown();
+    for (SimProcess* process : AsleepIn(job)) sleepers_.push_back(process);
+    if (!sleepers_.empty() && random_.Chance(0.4)) LAMINA_RETURN_IF_ERROR(WakeAll());
+    LAMINA_RETURN_IF_ERROR(Checked());
+    return disturbed_ || check_.damaged() ? absl::OkStatus() : RequireAllOk(job);
+  }
+
+  // ---- What goes wrong.
+
+  void Befall(FaultKind kind, HistoryJob& job) {
+    const int32_t victim = static_cast<int32_t>(random_.Below(job.rank_count()));
+    SimProcess& process = job.process(victim);
+    switch (kind) {
+      case FaultKind::kDeath:
+        return At([this, &process] { world_.Kill(process); });
+      case FaultKind::kNodeDeath:
+        return At([this, host = process.host()] { world_.KillHost(host); });
+      case FaultKind::kPowerCut:
+        return At([this] { world_.PowerCut(); });
+      case FaultKind::kPause:
+        return At([this, &process] { world_.Pause(process); });
+      case FaultKind::kPauseLeader:
+        return At([this, &leader = job.process(0)] { world_.Pause(leader); });
+      case FaultKind::kPauseJob:
+        return At([this, &job] {
+          for (SimProcess* other : job.processes()) world_.Pause(*other);
+        });
+      case FaultKind::kDeadPeer:
+        return world_.Kill(process);
+      case FaultKind::kSlowPeer:
+        return world_.AddFault({.process = process.name(), .count = kForEver, .probability = 0.3, .delay_ns = 200 * kMillisecondNs});
+      case FaultKind::kStoreGone:
+        At([&job] { job.hub().SetGone(true); });
+        if (random_.Chance(0.5)) At([&job] { job.hub().SetGone(false); });
+        return;
+      case FaultKind::kStoreSlow:
+        return job.hub().SetDelayNs(1 + random_.Below(50 * kMillisecondNs));
+      case FaultKind::kHang:
+        return AddFault({.error_number = 0, .delay_ns = random_.Chance(0.5) ? 10 * kSecondNs : random_.Below(1000 * kSecondNs)}, process);
+      case FaultKind::kIoError:
+        return AddFault({.error_number = EIO}, process);
+      case FaultKind::kNoSpace:
+        return AddFault({.what = std::string(OneOf({"write", "create", "mkdir", "link", "sync"})), .error_number = ENOSPC}, process);
+      case FaultKind::kQuota:
+        return AddFault({.what = std::string(OneOf({"write", "create", "sync"})), .error_number = EDQUOT}, process);
+      case FaultKind::kStaleHandle:
+        return AddFault({.what = std::string(OneOf({"open", "read", "size", "stat", "list"})), .error_number = ESTALE}, process);
+      case FaultKind::kFailedSync:
+        return AddFault({.what = std::string(OneOf({"sync", "syncdir"})), .error_number = EIO}, process);
+      case FaultKind::kFullDisk:
+        At([this, room = random_.Below(20000)] { world_.set_capacity_bytes(world_.UsedBytes() + room); });
+        if (random_.Chance(0.5)) At([this] { world_.set_capacity_bytes(env::kUnlimitedBytes); });
+        return;
+      case FaultKind::kLostAnswer:
+        return LoseAnswer(process);
+      case FaultKind::kBitRot:
+        return At([this] { check_.Rot(random_.Next()); });
+      case FaultKind::kMisdirected:
+        return world_.AddFault({.what = "write", .path = "/steps/", .first = random_.Below(30), .misdirected = true});
+      case FaultKind::kLatePeer:
+      case FaultKind::kRival:
+      default:
+        return;  // seen to before the launch
+    }
+  }
+
+  std::string_view OneOf(std::initializer_list<std::string_view> words) {
+    return *(words.begin() + random_.Below(static_cast<int64_t>(words.size())));
+  }
+
+  // Once or for long, now or later, on one process or on all.
+  void AddFault(SimFault fault, const SimProcess& process) {
+    if (fault.what.empty() && random_.Chance(0.7)) {
+      fault.what =
+          OneOf({"create", "open", "write", "read", "sync", "syncdir", "link", "unlink", "mkdir", "rmdir", "list", "stat", "touch"});
+    }
+    if (random_.Chance(0.3)) fault.process = process.name();
+    if (random_.Chance(0.3)) fault.path = OneOf({"/log", "/steps", "/writers", "/LAMINA", ".pack", "/catalog", "/packs"});
+    fault.first = random_.Below(fault.what.empty() ? 200 : 20);
+    fault.count = random_.Chance(0.5) ? 1 : random_.Chance(0.8) ? 1 + random_.Below(10) : kForEver;
+    if (random_.Chance(0.3)) fault.probability = 0.3;
+    if (fault.delay_ns > 0) fault.count = std::min<int64_t>(fault.count, 3);
+    world_.AddFault(std::move(fault));
+  }
+
+  void LoseAnswer(const SimProcess& process) {
+    const std::string_view what = OneOf({"link", "link", "create", "unlink", "mkdir", "syncdir", "touch"});
+    SimFault fault{.what = std::string(what), .error_number = EIO, .takes_effect = true};
+    if ((what == "link" || what == "create" || what == "mkdir") && random_.Chance(0.7)) fault.error_number = EEXIST;
+    if (what == "unlink" && random_.Chance(0.7)) fault.error_number = ENOENT;
+    AddFault(std::move(fault), process);
+  }
+
+  // At a random operation of the launch; those asked for later come later.
+  void At(std::function<void()> fire) {
+    const int64_t from = triggers_.empty() ? world_.op_count() : triggers_.back().op;
+    const int64_t reach = random_.Chance(0.3) ? kOpsOfALaunch / 10 : kOpsOfALaunch;
+    triggers_.push_back({from + 1 + random_.Below(reach), std::move(fire)});
+  }
+
+  void OnOp(const env::SimOp& op) {
+    while (!triggers_.empty() && op.number >= triggers_.front().op) {
+      const std::function<void()> fire = std::move(triggers_.front().fire);
+      triggers_.pop_front();
+      fire();
+    }
+  }
+
+  void CalmDown() {
+    triggers_.clear();
+    world_.ClearFaults();
+    world_.set_capacity_bytes(env::kUnlimitedBytes);
+    check_.NoteMisdirected();
+  }
+
+  // ---- Sleepers: processes of earlier launches that wake when nobody expects them.
+
+  static std::vector<SimProcess*> AsleepIn(const HistoryJob& job) {
+    std::vector<SimProcess*> asleep;
+    for (SimProcess* process : job.processes()) {
+      if (process->paused() && !process->dead()) asleep.push_back(process);
+    }
+    return asleep;
+  }
+
+  bool PlanWakings() {
+    if (sleepers_.empty() || random_.Chance(0.4)) return false;
+    Tell("sleepers wake in it");
+    At([this] { Wake(); });
+    return true;
+  }
+
+  void Wake() {
+    for (SimProcess* process : std::exchange(sleepers_, {})) world_.Resume(*process);
+  }
+
+  absl::Status WakeAll() {
+    Tell("sleepers wake after it");
+    disturbed_ = true;
+    Wake();
+    return RunWorld();
+  }
+
+  // ---- Running and checking.
+
+  absl::Status RunWorld() {
+    const int64_t begun_ns = world_.now_ns();
+    LAMINA_RETURN_IF_ERROR(world_.Run());
+    if (world_.now_ns() - begun_ns > kLaunchNsMax) {
+      return absl::InternalError(absl::StrCat("a launch took ", (world_.now_ns() - begun_ns) / kSecondNs, " s (I7)"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RequireAllOk(const HistoryJob& job) {
+    return job.AllOk() ? absl::OkStatus() : absl::InternalError("nothing disturbed this launch, and it failed");
+  }
+
+  absl::Status Checked() {
+    if (options_.tell) {
+      for (size_t i = told_jobs_; i < jobs_.size(); ++i) Tell(jobs_[i]->Describe());
+    }
+    const absl::Status status = check_.All();
+    if (options_.tell) Tell(check_.Describe());
+    told_jobs_ = jobs_.size();
+    return status;
+  }
+
+  // In the end the weather is fair: everybody wakes, days later the job is launched again, and leaves a tidy root.
+  absl::Status End() {
+    Tell("the end: everybody wakes");
+    CalmDown();
+    Wake();
+    disturbed_ = true;
+    LAMINA_RETURN_IF_ERROR(RunWorld());
+    LAMINA_RETURN_IF_ERROR(Checked());
+    world_.NewProcess("clock").SleepNs(26 * kHourNs);
+    const auto launch = [&](std::vector<Action> actions) -> absl::Status {
+      const int32_t rank_count = DrawRankCount();
+      Script script{.run_id = "run", .takeover = true, .restore_retry_s = 8, .late_copies = Has(FaultKind::kLateCopies)};
+      script.layouts.push_back(RandomLayout(random_, tensors_, rank_count));
+      script.actions = std::move(actions);
+      HistoryJob& job = Launch(rank_count, std::move(script));
+      Tell(absl::StrCat("launch ", jobs_.size(), ": ", rank_count, " ranks, in fair weather"));
+      LAMINA_RETURN_IF_ERROR(RunWorld());
+      LAMINA_RETURN_IF_ERROR(Checked());
+      return check_.damaged() ? absl::OkStatus() : RequireAllOk(job);
+    };
+    // The second save's sweep comes when the grace of readers is over.
+    LAMINA_RETURN_IF_ERROR(launch({{.kind = Action::Kind::kRestore},
+                                   {.kind = Action::Kind::kSave, .rise = 1, .life = ++life_count_},
+                                   {.kind = Action::Kind::kSettle},
+                                   {.kind = Action::Kind::kSleep, .sleep_ns = kHourNs},
+                                   {.kind = Action::Kind::kSave, .rise = 1, .life = ++life_count_}}));
+    LAMINA_RETURN_IF_ERROR(launch({{.kind = Action::Kind::kRestore}}));
+    return check_.NothingLeft();
+  }
+
+  void Tell(const std::string& line) {
+    if (options_.tell) absl::StrAppend(&outcome_.story, "  ", line, "\n");
+  }
+
+  const HistoryOptions options_;
+  SimRandom random_;
+  const std::set<FaultKind> world_kinds_;
+  env::SimWorld world_;
+  const std::vector<StoredTensor> tensors_;
+  std::deque<std::unique_ptr<HistoryJob>> jobs_;
+  HistoryCheck check_;
+  HistoryOutcome outcome_;
+  int64_t saves_left_ = options_.save_count;
+  int64_t life_count_ = 0;
+  std::deque<Trigger> triggers_;
+  std::vector<SimProcess*> sleepers_;
+  bool disturbed_ = false;
+  size_t told_jobs_ = 0;
+};
+
+}  // namespace
+
+HistoryOutcome RunHistory(const HistoryOptions& options, env::SimThreads& threads) {
+  try {
+    return History(options, threads).Run();
+  } catch (const std::exception& thrown) {  // by a task of the simulator: nothing else here throws
+    HistoryOutcome outcome;
+    outcome.status = absl::InternalError(absl::StrCat("thrown: ", thrown.what()));
+    return outcome;
+  }
+}
+
+}  // namespace lamina::sim

@@ -1,0 +1,96 @@
+// One launch of a job in a simulated history: what its ranks are to do, and what they were told.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coord/in_process.h"
+#include "env/sim_env.h"
+#include "testing/job.h"
+
+namespace lamina::sim {
+
+inline constexpr char kRoot[] = "/ckpt/run";
+
+// A step of a job's script, the same on all ranks. What a save's step is follows from what was restored: `rise` more than it, or than the
+// last save.
+struct Action {
+  enum class Kind { kRestore, kSave, kSettle, kSleep };
+  Kind kind = Kind::kSettle;
+  std::optional<int64_t> step = {};  // of a restore
+  bool to_start = false;             // of a restore: the step that the job began with
+  int64_t rise = 0;
+  int64_t life = 0;   // of a save: unique in the history, and part of the true bytes
+  size_t layout = 0;  // of a restore and a save
+  int64_t sleep_ns = 0;
+};
+
+struct Script {
+  Mode mode = Mode::kTrain;
+  std::string run_id = {};
+  bool takeover = false;
+  double restore_retry_s = 1;
+  int64_t memory_bytes = 64 * 1024;
+  bool late_copies = false;
+  bool abandons = false;              // gives up its saves in the end, as a program under an exception
+  std::vector<int64_t> late_ns = {};  // of each rank: before each action
+  std::vector<Action> actions = {};
+  std::vector<std::vector<testing::LaidOutTensor>> layouts = {};
+};
+
+// What a rank was told, in its order.
+struct Told {
+  Action::Kind kind = Action::Kind::kSave;
+  absl::Status status = {};
+  bool skipped = false;
+  std::optional<int64_t> asked = {};  // of a restore
+  testing::Moment moment = {};        // restored ({-1, 0}: nothing was there) or saved
+  uint32_t save_ordinal = 0;          // counts the job's saves, as attempts do
+  uint64_t records = 0;               // of the log, when it was told
+};
+
+class HistoryJob {
+ public:
+  // `host_of` places ranks; `record_count` tells how many records the log has, to whoever holds the baton.
+  HistoryJob(env::SimWorld& world, int64_t ordinal, int32_t rank_count, Script script, const std::function<std::string(int32_t)>& host_of,
+             std::function<uint64_t()> record_count);
+
+  int64_t ordinal() const { return ordinal_; }
+  const Script& script() const { return shared_->script; }
+  int32_t rank_count() const { return static_cast<int32_t>(processes_.size()); }
+  env::SimProcess& process(int32_t rank) const { return *processes_[static_cast<size_t>(rank)]; }
+  const std::vector<env::SimProcess*>& processes() const { return processes_; }
+  coord::InProcessHub& hub() { return shared_->hub; }
+  const std::vector<Told>& told(int32_t rank) const { return shared_->ranks[static_cast<size_t>(rank)].told; }
+  // How the rank's program ended; Unknown while it has not.
+  const absl::Status& status(int32_t rank) const { return shared_->ranks[static_cast<size_t>(rank)].status; }
+
+  // Every rank came to its end, and everything was done but saves that it gave up or that were skipped for a changed layout.
+  bool AllOk() const;
+  std::string Describe() const;
+
+ private:
+  struct RankOutcome {
+    std::vector<Told> told;
+    absl::Status status = absl::UnknownError("did not end");
+  };
+  struct Shared {
+    Script script;
+    coord::InProcessHub hub;
+    std::vector<RankOutcome> ranks;
+    std::function<uint64_t()> record_count;
+  };
+  class Body;
+
+  const int64_t ordinal_;
+  std::shared_ptr<Shared> shared_;
+  std::vector<env::SimProcess*> processes_;
+};
+
+}  // namespace lamina::sim
