@@ -1,6 +1,5 @@
 // docs/format.md and the code say the same: its dumps, numbers and schemas are compared with what the code makes.
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -12,8 +11,7 @@ using namespace lamina::format;
 namespace {
 
 std::string ReadRepositoryFile(const std::string& path) {
-  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
-  std::ifstream file(root / path, std::ios::binary);
+  std::ifstream file(LAMINA_SOURCE_DIR "/" + path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
   REQUIRE_FALSE(text.str().empty());
