@@ -9,6 +9,7 @@ from collections.abc import MutableMapping
 from typing import Any, NoReturn
 
 from lamina import _core, errors, inline, values
+from lamina.implied import implied
 from lamina.matching import Match, Rename
 from lamina.mismatch import Problems, combine
 from lamina.ranks import Ranks
@@ -82,12 +83,14 @@ def _match_texts(
 ) -> tuple[Match, Any]:
     blobs = session.blobs()
     texts = {name: text for name, _, text in blobs if name != "place"}
-    if "tree" not in texts:
-        raise errors.CorruptionError("there is no tree of values")
-    places = {rank: _place(values.loads(text)) for name, rank, text in blobs if name == "place"}
     entries = [Saved(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in session.tensors()]
     metadata = inline.decode(values.loads(texts["metadata"])) if "metadata" in texts else None
-    return Match(state, entries, values.loads(texts["tree"]), places, ranks.rank, ranks.count, cast, rename), metadata
+    if "tree" in texts:
+        tree, places = values.loads(texts["tree"]), {rank: _place(values.loads(text)) for name, rank, text in blobs if name == "place"}
+    else:
+        tree, place = implied([entry.name for entry in entries], state)
+        places = {0: place}
+    return Match(state, entries, tree, places, ranks.rank, ranks.count, cast, rename), metadata
 
 
 def _place(parsed: values.Json) -> dict[str, dict[str, values.Json]]:
