@@ -116,6 +116,7 @@ def test_ranks_meet_in_a_directory_and_one_rank_goes_on(examples: Path, tmp_path
     assert not list((tmp_path / "meeting").iterdir())
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_views_of_libtorch_tensors(check: Path) -> None:
     pairs = [line.split()[1:] for line in run(check, "views").splitlines() if line.startswith("dtype ")]
     taken = {name: libtorch for libtorch, name in pairs if name != "-"}
