@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/options.h"
 #include "coord/in_process.h"
 #include "engine/runtime.h"
 #include "errors.h"
@@ -19,6 +18,7 @@
 #include "hooks/dispatcher.h"
 #include "lamina/engine.h"
 #include "machine.h"
+#include "options.h"
 #include "store_coordinator.h"
 #include "tensor.h"
 
@@ -30,14 +30,6 @@ using namespace pybind11::literals;  // NOLINT: the literals are how keyword arg
 
 constexpr int64_t kEventCapacity = 4096;
 constexpr double kSliceS = 0.2;
-constexpr char kTestingEnv[] = "env";  // not an option of the engine: tests alone can make one
-
-base::OptionValue OptionFromPython(const py::handle& value) {
-  if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
-  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
-  if (py::isinstance<py::float_>(value)) return value.cast<double>();
-  return py::str(value).cast<std::string>();
-}
 
 const absl::Status& StatusOf(const absl::Status& status) { return status; }
 const absl::Status& StatusOf(const absl::StatusOr<SaveReport>& report) { return report.status(); }
@@ -136,17 +128,8 @@ class PyEngine {
  public:
   PyEngine(const py::dict& options, std::shared_ptr<StoreQueue> queue) {
     parts_->queue = std::move(queue);
-    Options known;
     std::shared_ptr<TestingEnv> testing;
-    for (const auto& [name, value] : options) {
-      if (name.cast<std::string>() == kTestingEnv) {
-        testing = value.cast<std::shared_ptr<TestingEnv>>();
-      } else {
-        RaiseIfError(base::SetOption(known, name.cast<std::string>(), OptionFromPython(value)));
-      }
-    }
-    RaiseIfError(known.FromEnvironment());
-    RaiseIfError(known.Validate());
+    const Options known = OptionsFromPython(options, testing);
     parts_->machine = std::make_unique<Machine>(known.root, known.io_threads, std::move(testing));
     parts_->device = std::make_unique<device::HostDevice>(parts_->machine->env());
     if (parts_->queue != nullptr) {

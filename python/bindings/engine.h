@@ -1,4 +1,4 @@
-// Engine, SaveTicket and RestoreSession for Python.
+// Engine, SaveTicket and RestoreSession for Python, and what else the module holds.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,6 +7,7 @@ namespace lamina::bindings {
 
 void BindEngine(pybind11::module_& module);
 void BindStore(pybind11::module_& module);
+void BindPreflight(pybind11::module_& module);
 void BindTesting(pybind11::module_& module);
 
 }  // namespace lamina::bindings

@@ -12,4 +12,5 @@ PYBIND11_MODULE(_core, module) {
   lamina::bindings::BindTesting(module);
   lamina::bindings::BindEngine(module);
   lamina::bindings::BindStore(module);
+  lamina::bindings::BindPreflight(module);
 }

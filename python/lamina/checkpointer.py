@@ -70,18 +70,13 @@ class Checkpointer:
     ) -> None:
         hooks = tuple(hooks)
         check_hooks(hooks)
-        chosen = option_names.checked(options)
         _check_snapshot(snapshot, keep)
         ranks = Ranks(process_group)
+        chosen = core_options(root, ranks, memory, options)
         chosen.update(
-            root=option_names.root_path(root),
             mode=mode,
-            rank=ranks.rank,
-            rank_count=ranks.count,
             run_id=option_names.default_run_id() if run_id is None else run_id,
             takeover=takeover,
-            memory_bytes=_memory_of_rank(memory, ranks.count),
-            local_rank_count=_local_rank_count(ranks.count),
             failures_tolerated=failures_tolerated,
             save_timeout_s=float(save_timeout_s or 0),
             coordination_prefix=ranks.nonce(),
@@ -233,6 +228,18 @@ class Checkpointer:
                 raise error
             finally:
                 del error  # it refers to this frame, so that both would outlive their use
+
+
+def core_options(root: str | os.PathLike[str], ranks: Ranks, memory: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the core is told of a place, this rank's part in it, and the rarer options."""
+    return {
+        **option_names.checked(options),
+        "root": option_names.root_path(root),
+        "rank": ranks.rank,
+        "rank_count": ranks.count,
+        "memory_bytes": _memory_of_rank(memory, ranks.count),
+        "local_rank_count": _local_rank_count(ranks.count),
+    }
 
 
 def _checked_step(step: Any) -> int:

@@ -26,6 +26,7 @@ constexpr int64_t kPartBytes = base::kMiB;
 constexpr int64_t kFewBytes = base::kGiB;  // of free room, where the state's size is not known
 constexpr int64_t kFilesBesidePacks = 5;   // of one save: catalog, packs, the log's record, two directories
 constexpr int64_t kSavesOfInodes = 1000;
+constexpr int64_t kManySaves = 1000;
 constexpr int64_t kClockNs = 2 * base::kSecondNs;
 constexpr double kLongHoldS = 5;
 
@@ -213,7 +214,8 @@ std::vector<Finding> JudgeRoom(const env::FileSystemInfo& room, const std::strin
   Finding space = Fine("space", absl::StrCat(Size(room.bytes_available), " free of ", Size(room.bytes_total), " at ", Quoted(root)));
   if (size.job_bytes > 0) {
     const int64_t saves = room.bytes_available / size.job_bytes;
-    absl::StrAppend(&space.found, ", room for ", saves, saves == 1 ? " save" : " saves");
+    absl::StrAppend(&space.found, ", room for ", saves > kManySaves ? absl::StrCat("more than ", kManySaves) : absl::StrCat(saves),
+                    saves == 1 ? " save" : " saves");
     space.expected = absl::StrCat("room for ", saves_wanted, " saves of ", Size(size.job_bytes), ": the last one, and those in flight");
     if (saves < saves_wanted) Warn(space, advice);
     if (saves < 1) Fail(space, absl::StatusCode::kResourceExhausted, advice);

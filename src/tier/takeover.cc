@@ -11,14 +11,6 @@ namespace {
 
 constexpr int64_t kPollNs = base::kSecondNs;
 
-env::ProcessIdentity ProcessOf(const format::Trainer& trainer) {
-  return {.host = trainer.host,
-          .boot_id = trainer.boot_id,
-          .pid_namespace = trainer.pid_namespace,
-          .pid = trainer.pid,
-          .start_ticks = trainer.start_ticks};
-}
-
 // When the lease was last touched. A trainer that has not yet come to touch it counts from its `open`.
 absl::StatusOr<int64_t> TouchedNs(Tier& tier, uint64_t incarnation) {
   absl::StatusOr<ObjectInfo> info = tier.Stat(format::WriterLeasePath(incarnation));
@@ -76,6 +68,14 @@ format::Trainer TrainerOf(const env::ProcessIdentity& self, const std::string& r
           .pid_namespace = self.pid_namespace,
           .pid = self.pid,
           .start_ticks = self.start_ticks};
+}
+
+env::ProcessIdentity ProcessOf(const format::Trainer& trainer) {
+  return {.host = trainer.host,
+          .boot_id = trainer.boot_id,
+          .pid_namespace = trainer.pid_namespace,
+          .pid = trainer.pid,
+          .start_ticks = trainer.start_ticks};
 }
 
 }  // namespace lamina::tier

@@ -20,5 +20,6 @@ absl::StatusOr<int64_t> StoreNowNs(env::Env& env, Tier& tier);
 absl::Status MayTakeOver(env::Env& env, Tier& tier, const format::LogRecord& newest, const ClaimOptions& options);
 
 format::Trainer TrainerOf(const env::ProcessIdentity& self, const std::string& run_id);
+env::ProcessIdentity ProcessOf(const format::Trainer& trainer);
 
 }  // namespace lamina::tier
