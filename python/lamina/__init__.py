@@ -34,7 +34,9 @@ from lamina.errors import (
 
 if TYPE_CHECKING:
     from lamina.checkpointer import Checkpointer
+    from lamina.checks import preflight
     from lamina.events import Event
+    from lamina.findings import Finding, Preflight
     from lamina.per_rank import PerRank
     from lamina.restore_info import RestoreInfo
     from lamina.rng import Rng
@@ -53,12 +55,14 @@ __all__ = [
     "Error",
     "Event",
     "FencedError",
+    "Finding",
     "InternalError",
     "InvalidArgumentError",
     "MismatchError",
     "NotFoundError",
     "PerRank",
     "PermissionDeniedError",
+    "Preflight",
     "RawArray",
     "ResourceExhaustedError",
     "RestoreInfo",
@@ -71,6 +75,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "open",
+    "preflight",
     "register_type",
 ]
 
@@ -78,7 +83,9 @@ _HOMES = {
     "Checkpointer": "checkpointer",
     "EntryInfo": "store",
     "Event": "events",
+    "Finding": "findings",
     "PerRank": "per_rank",
+    "Preflight": "findings",
     "RawArray": "store",
     "RestoreInfo": "restore_info",
     "Rng": "rng",
@@ -86,6 +93,7 @@ _HOMES = {
     "SaveReport": "save_handle",
     "Store": "store",
     "open": "store",
+    "preflight": "checks",
     "register_type": "values",
 }
 

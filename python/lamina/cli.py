@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from lamina import doctor
 from lamina.errors import CorruptionError, Error, NotFoundError
 from lamina.store import Store, entry_bytes
 
@@ -51,12 +52,16 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "show", _show, "ROOT[@STEP]", "show the tensors of a step (default: the newest)")
     verify = _command(commands, "verify", _verify, "ROOT[@STEP]", "check a step (default: all of the line)")
     verify.add_argument("--quick", action="store_true", help="check what describes the bytes, without reading all of them")
+    checks = _command(commands, "doctor", _doctor, "ROOT", "check this machine, and a root or the place for one", nargs="?")
+    checks.add_argument(
+        "--bytes", type=_byte_count, default=0, metavar="N", help="of the state that will be saved (default: of the newest step)"
+    )
     return parser
 
 
-def _command(commands: Any, name: str, function: Any, operand: str, text: str) -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, function: Any, operand: str, text: str, nargs: str | None = None) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.add_argument("root", metavar=operand)
+    parser.add_argument("root", metavar=operand, nargs=nargs)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.set_defaults(command=function)
     return parser
@@ -142,6 +147,24 @@ def _with_progress(steps: Sequence[int]) -> Iterable[int]:
     from rich.progress import track
 
     return track(steps, description="verifying", console=Console(stderr=True), transient=True)
+
+
+def _byte_count(text: str) -> int:
+    """A number of bytes of 1 or more, also as 4e9.
+
+    >>> _byte_count("4e9")
+    4000000000
+    """
+    count = int(float(text))
+    if count < 1:
+        raise ValueError(text)
+    return count
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    found = doctor.diagnose(options.root, options.bytes)
+    print(doctor.as_json(found, options.root) if options.json else found)
+    return _FINE if found.ok else _CHECK_FAILED
 
 
 def _print_json(value: Any) -> int:
