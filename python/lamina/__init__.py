@@ -35,6 +35,7 @@ from lamina.errors import (
 if TYPE_CHECKING:
     from lamina.checkpointer import Checkpointer
     from lamina.checks import preflight
+    from lamina.difference import ChangedEntry, Difference
     from lamina.events import Event
     from lamina.findings import Finding, Preflight
     from lamina.per_rank import PerRank
@@ -48,9 +49,11 @@ __version__: Final = "0.1.0"
 
 __all__ = [
     "CancelledError",
+    "ChangedEntry",
     "Checkpointer",
     "CorruptionError",
     "DeadlineError",
+    "Difference",
     "EntryInfo",
     "Error",
     "Event",
@@ -80,7 +83,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChangedEntry": "difference",
     "Checkpointer": "checkpointer",
+    "Difference": "difference",
     "EntryInfo": "store",
     "Event": "events",
     "Finding": "findings",

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lamina import doctor
+from lamina.difference import compare
 from lamina.errors import CorruptionError, Error, NotFoundError
 from lamina.store import Store, entry_bytes
 
 _FINE: Final = 0
 _CHECK_FAILED: Final = 1
 _WRONG_USE: Final = 2
+_T = TypeVar("_T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "show", _show, "ROOT[@STEP]", "show the tensors of a step (default: the newest)")
     verify = _command(commands, "verify", _verify, "ROOT[@STEP]", "check a step (default: all of the line)")
     verify.add_argument("--quick", action="store_true", help="check what describes the bytes, without reading all of them")
+    _command(commands, "stat", _stat, "ROOT[@STEP]", "count the tensors and bytes of a step (default: the newest)")
+    diff = _command(commands, "diff", _diff, "ROOT[@STEP]", "compare two steps to the bit; 1 when they differ")
+    diff.add_argument("other", metavar="ROOT[@STEP]", help="the later one")
     checks = _command(commands, "doctor", _doctor, "ROOT", "check this machine, and a root or the place for one", nargs="?")
     checks.add_argument(
         "--bytes", type=_byte_count, default=0, metavar="N", help="of the state that will be saved (default: of the newest step)"
@@ -139,14 +145,41 @@ def _add_problems(result: dict[str, Any], found: Mapping[str, Any]) -> None:
     result["ok"] = not result["problems"]
 
 
-def _with_progress(steps: Sequence[int]) -> Iterable[int]:
-    """The steps, with a progress bar on a terminal."""
+def _with_progress(steps: Sequence[_T], what: str = "verifying") -> Iterable[_T]:
+    """The steps, or what else takes long, with a progress bar on a terminal."""
     if not sys.stderr.isatty():
         return steps
     from rich.console import Console
     from rich.progress import track
 
-    return track(steps, description="verifying", console=Console(stderr=True), transient=True)
+    return track(steps, description=what, console=Console(stderr=True), transient=True)
+
+
+def _stat(options: argparse.Namespace) -> int:
+    root, step = split_step(options.root)
+    stat = Store(root).stat(step)
+    if options.json:
+        return _print_json({"root": root, **stat})
+    print(f"step {stat['step']}: {stat['entry_count']} tensors, {_size(stat['bytes'])}")
+    _print_table(["dtype", "size"], ([dtype, _size(count)] for dtype, count in sorted(stat["bytes_by_dtype"].items())))
+    return _FINE
+
+
+def _diff(options: argparse.Namespace) -> int:
+    first, second = ((Store(root), step) for root, step in map(split_step, (options.root, options.other)))
+    found = compare(*first, *second, lambda names: _with_progress(names, "comparing"))
+    if options.json:
+        _print_json({"first": options.root, "second": options.other, "differ": bool(found), **dataclasses.asdict(found)})
+    else:
+        for sign, names in (("-", found.removed), ("+", found.added)):
+            for name in names:
+                print(f"{sign} {name}")
+        for changed in found.changed:
+            print(f"~ {changed.name}: {changed}")
+        for name in found.values:
+            print(f"~ plain values: {name}")
+        print(f"{found.same} tensors are the same" + ("" if found else ", and nothing differs"))
+    return _CHECK_FAILED if found else _FINE
 
 
 def _byte_count(text: str) -> int:
@@ -155,10 +188,10 @@ def _byte_count(text: str) -> int:
     >>> _byte_count("4e9")
     4000000000
     """
-    count = int(float(text))
-    if count < 1:
+    count = float(text)
+    if not 1 <= count < 2**63:
         raise ValueError(text)
-    return count
+    return int(count)
 
 
 def _doctor(options: argparse.Namespace) -> int:

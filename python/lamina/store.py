@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import importlib.util
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from lamina import _core
+from lamina.difference import Difference, compare
 from lamina.errors import CorruptionError, NotFoundError
 from lamina.mismatch import nearest
 from lamina.options import root_path
@@ -53,6 +56,23 @@ class EntryInfo:
     dtype: str
     shape: tuple[int, ...]
     alias_of: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenStep:
+    """A step that is being read. Made by `Store.reading`.
+
+    Attributes:
+        step: its number.
+        entries: by name, in the order of names.
+        read: the bytes of the elements of an entry, row-major.
+        blobs: name, rank and text of each blob of plain values.
+    """
+
+    step: int
+    entries: dict[str, EntryInfo]
+    read: Callable[[str], bytearray]
+    blobs: Callable[[], list[tuple[str, int, bytes]]]
 
 
 class Store:
@@ -133,6 +153,21 @@ class Store:
         for entry in entries:
             sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry_bytes(entry)
         return {"step": self._step(step), "entry_count": len(entries), "bytes": sum(sizes.values()), "bytes_by_dtype": sizes}
+
+    def diff(self, a: int, b: int) -> Difference:
+        """What differs between step `a` and step `b`, to the bit; reads both wholly, an entry at a time.
+
+        Raises:
+            NotFoundError: no such step.
+        """
+        return compare(self, a, Store(self.root), b)
+
+    @contextlib.contextmanager
+    def reading(self, step: int | None = None) -> Iterator[OpenStep]:
+        """A step (default: the newest) as long as it is read."""
+        at = self._step(step)
+        entries = {entry.name: entry for entry in self.entries(at)}
+        yield OpenStep(at, entries, functools.partial(self._core.read_tensor, at), functools.partial(self._core.read_blobs, at))
 
     def _step(self, step: int | None) -> int:
         found = self.latest() if step is None else step
