@@ -130,6 +130,7 @@ def read(root: Path, changed: Files, caplog: pytest.LogCaptureFixture) -> dict[i
         fills = [LINE[step], step]  # the record before the last may name the line that was left
         try:
             tensors = store.load(step)
+            store._core.read_blobs(step)  # a restore needs these too
         except lamina.Error as error:
             must_name(error, changed)
         else:

@@ -1,6 +1,7 @@
 """What a user meets in one process, on the real core: damage that `lamina verify` must see, and steps that are no integers."""
 
 import errno
+import time
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,9 @@ def test_files_that_cannot_be_removed_are_told(tmp_path: Path) -> None:
         faults.fail("unlink", errno.EACCES, "steps", count=-1)
         with pytest.raises(lamina.UnavailableError):
             ckpt.save(1, dict(STATE)).wait()
+        limit_s = time.monotonic() + 30  # the sweep comes after the outcome
+        while not told and time.monotonic() < limit_s:
+            time.sleep(0.01)
     assert len(told) == 1
     assert "stay on disk" in told[0]
 
