@@ -240,7 +240,7 @@ std::string FileOfStep(const std::string& root, int64_t step, const std::string&
 }  // namespace
 
 TEST_CASE("A damaged newest step is passed over by all ranks unless it was asked for", "[engine]") {
-  const ScratchDirectory scratch;
+  const ScratchDirectory scratch(/*is_damaged=*/true);
   {
     ThreadJob job(RootIn(scratch), 2);
     RequireOk(job.Save({100, 1}));
@@ -268,7 +268,7 @@ TEST_CASE("A damaged newest step is passed over by all ranks unless it was asked
 }
 
 TEST_CASE("A root where no step proves whole restores nothing and says so", "[engine]") {
-  const ScratchDirectory scratch;
+  const ScratchDirectory scratch(/*is_damaged=*/true);
   {
     ThreadJob job(RootIn(scratch), 2);
     RequireOk(job.Save({100, 1}));
