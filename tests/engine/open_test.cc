@@ -83,6 +83,24 @@ TEST_CASE("Engines that were opened save, and other numbers of ranks restore by 
   REQUIRE(std::filesystem::is_empty(scratch.path() + "/meeting"));
 }
 
+TEST_CASE("An engine that reads takes nothing over and does not save", "[engine]") {
+  const ScratchDirectory scratch;
+  const std::unique_ptr<Engine> trainer = Engine::Open(OpenOptions(scratch, 0, 1)).value();
+  RankState state(0, 1);
+  REQUIRE(SaveAt(*trainer, state, {100, 1}).ok());
+  Options options = OpenOptions(scratch, 0, 1);
+  options.mode = Mode::kRead;
+  const std::unique_ptr<Engine> reader = Engine::Open(options).value();
+  RankState copy(0, 1);
+  REQUIRE(reader->Restore(copy.views()).value().step == 100);
+  REQUIRE(copy.Check({100, 1}).ok());
+  REQUIRE(absl::IsFailedPrecondition(testing::BeginSave(*reader, copy, {101, 1}).status()));
+  REQUIRE(SaveAt(*trainer, state, {101, 1}).ok());
+  REQUIRE(reader->Restore(copy.views(), 100).value().line == std::vector<int64_t>{101, 100});
+  REQUIRE(reader->Close(-1).ok());
+  REQUIRE(absl::IsFailedPrecondition(reader->Fence()));
+}
+
 TEST_CASE("A restore of an empty root finds nothing, on all ranks", "[engine]") {
   const ScratchDirectory scratch;
   RequireOk(OnRanks(scratch, 2, [](Engine& engine, int32_t rank) -> absl::Status {
