@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lamina.errors import (
     CancelledError,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lamina.store import EntryInfo, RawArray, Store, open
     from lamina.values import register_type
 
-__version__: Final = "0.1.0"
+__version__ = "0.1.0"
 
 __all__ = [
     "CancelledError",
