@@ -1,8 +1,10 @@
 """Lamina and other ways to save the same training state, interleaved in one run, because only the ratios of one run mean much.
 
 Each round takes a training step and then saves through everyone in turn: how long the call holds the caller, when the bytes are durable
-(files and folders synced), how long a load into the state's own memory takes right after (from the page cache). `raw` is the floor: the
-bytes of all tensors in one file. The first round warms up and is not counted. Writes JSON with machine, commit and options.
+(files and folders synced), how long a load into the state's own memory takes from the disk, and how long from the page cache. A load counts
+as cold only where none of its files was in the page cache before, and the process has then read as many bytes from storage as were loaded.
+`raw` is the floor: the bytes of all tensors in one file. The first round warms up and is not counted. Writes JSON with machine, commit and
+options.
 """
 
 import argparse
@@ -23,48 +25,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
 
+from page_cache import evict, files_of, read_bytes, resident_bytes
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import lamina
-from gpt import Gpt, GptConfig
+from training import Training
 
-FIGURES = ("hold_s", "durable_s", "load_s")
+FIGURES = {"hold_s": "holds the caller", "durable_s": "durable", "cold_s": "load, cold", "warm_s": "load, warm"}
+Figures = dict[str, float | None]
 Finish = Callable[[], None]
-
-
-class Training:
-    """A GPT and its AdamW after a step, of about the wanted size."""
-
-    def __init__(self, state_bytes: int) -> None:
-        width, a_layer = 512, 12 * 512**2 * 12
-        self.config = GptConfig(width=width, heads=8, layers=max(1, round(state_bytes / a_layer)), context=16)
-        torch.manual_seed(0)
-        self.model = Gpt(self.config)
-        self.optim = torch.optim.AdamW(self.model.parameters())
-        self.step()
-
-    def step(self) -> None:
-        tokens = torch.randint(0, 256, (2, self.config.context + 1))
-        F.cross_entropy(self.model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
-        self.optim.step()
-        self.optim.zero_grad()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optim": self.optim.state_dict()}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The same as one flat mapping, for those who take no other."""
-        optim = {
-            f"optim.{number}.{slot}": value for number, slots in self.optim.state_dict()["state"].items() for slot, value in slots.items()
-        }
-        return {f"model.{name}": value for name, value in self.model.state_dict().items()} | optim
-
-    def bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors().values())
 
 
 def sync_tree(path: Path) -> None:
@@ -92,6 +65,10 @@ class Peer:
 
     def load(self, step: int) -> None:
         raise NotImplementedError
+
+    def files(self, step: int) -> list[Path]:
+        """What a load reads, and perhaps more."""
+        return files_of(self.path(step))
 
     def drop(self, step: int) -> None:
         path = self.path(step)
@@ -174,7 +151,7 @@ class Lamina(Peer):
 
     def __init__(self, training: Training, folder: Path) -> None:
         super().__init__(training, folder)
-        self.state = {"model": training.model, "optim": training.optim}
+        self.state = training.state()
         self.ckpt = lamina.Checkpointer(self.folder / "root")
         self.ckpt.restore(self.state)
 
@@ -186,6 +163,9 @@ class Lamina(Peer):
         with lamina.Checkpointer(self.folder / "root", mode="read") as reader:
             reader.restore(self.state, step=step)
 
+    def files(self, step: int) -> list[Path]:
+        return files_of(self.folder)
+
     def drop(self, step: int) -> None:
         """Its steps stay until the end of the run."""
 
@@ -193,21 +173,39 @@ class Lamina(Peer):
 PEERS = (Raw, TorchSave, Safetensors, Dcp, DcpAsync, Lamina)
 
 
-def measure(peer: Peer, step: int) -> dict[str, float]:
-    """One save and one load, in seconds. What others left unsynced is written before the clock starts."""
+def measure(peer: Peer, step: int) -> Figures:
+    """One save and two loads, in seconds. What others left unsynced is written before the clock starts."""
     os.sync()
     begin = time.perf_counter()
     finish = peer.save(step)
     held = time.perf_counter()
     finish()
     durable = time.perf_counter()
-    peer.load(step)
-    loaded = time.perf_counter()
+    files = peer.files(step)
+    evict(files)
+    resident, read_before = resident_bytes(files), read_bytes()
+    cold_s = timed(peer, step)
+    read = read_bytes() - read_before
+    was_cold = resident == 0 and read >= peer.training.bytes()
+    warm_s = timed(peer, step)
     peer.drop(step)
-    return {"hold_s": held - begin, "durable_s": durable - begin, "load_s": loaded - durable}
+    return {
+        "hold_s": held - begin,
+        "durable_s": durable - begin,
+        "cold_s": cold_s if was_cold else None,
+        "warm_s": warm_s,
+        "resident_bytes_before_cold": resident,
+        "read_bytes_when_cold": read,
+    }
 
 
-def run(peers: list[Peer], training: Training, rounds: int) -> list[dict[str, dict[str, float]]]:
+def timed(peer: Peer, step: int) -> float:
+    begin = time.perf_counter()
+    peer.load(step)
+    return time.perf_counter() - begin
+
+
+def run(peers: list[Peer], training: Training, rounds: int) -> list[dict[str, Figures]]:
     """The figures of each round after the first, by peer. Everyone comes first once in a while."""
     found = []
     for step in range(rounds + 1):
@@ -218,17 +216,26 @@ def run(peers: list[Peer], training: Training, rounds: int) -> list[dict[str, di
     return found[1:]
 
 
-def spread(values: list[float]) -> str:
-    return f"{min(values):.2f} / {statistics.median(values):.2f} / {max(values):.2f}"
+def spread(values: list[float | None]) -> str:
+    """Least, median and most of what was measured; "not proven" where some load may not have been cold."""
+    found = [value for value in values if value is not None]
+    return f"{min(found):.2f} / {statistics.median(found):.2f} / {max(found):.2f}" if len(found) == len(values) else "not proven"
 
 
-def tell(rounds: list[dict[str, dict[str, float]]], ours: str, console: Console) -> None:
-    for title, cell in (
-        ("seconds", lambda name, figure: spread([each[name][figure] for each in rounds])),
-        (f"{ours} / peer, in the same round", lambda name, figure: spread([each[ours][figure] / each[name][figure] for each in rounds])),
-    ):
+def ratio(ours: float | None, theirs: float | None) -> float | None:
+    return None if ours is None or theirs is None else ours / theirs
+
+
+def tell(rounds: list[dict[str, Figures]], ours: str, console: Console) -> None:
+    def seconds(name: str, figure: str) -> str:
+        return spread([each[name][figure] for each in rounds])
+
+    def ratios(name: str, figure: str) -> str:
+        return spread([ratio(each[ours][figure], each[name][figure]) for each in rounds])
+
+    for title, cell in (("seconds", seconds), (f"{ours} / peer, in the same round", ratios)):
         table = Table(title=f"{title}: min / median / max over {len(rounds)} rounds", title_justify="left")
-        for column in ("", "holds the caller", "durable", "load, warm"):
+        for column in ("", *FIGURES.values()):
             table.add_column(column)
         for name in rounds[0]:
             table.add_row(name, *(cell(name, figure) for figure in FIGURES))
@@ -253,6 +260,7 @@ def commit() -> str:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--state-mb", type=int, default=500, help="size of the training state (default 500)")
+    parser.add_argument("--steps", type=int, default=60, help="training steps before the first save (default 60)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
     parser.add_argument("--folder", type=Path, default=None, help="where to write; its file system is what is measured (default: build/)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="torch's threads (default: all cores)")
@@ -268,9 +276,9 @@ def main() -> None:
     build.mkdir(exist_ok=True)
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    training = Training(args.state_mb * 1_000_000)
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(f"state: {training.bytes() / 1e6:.0f} MB", highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    training = Training(args.state_mb * 1_000_000, args.steps, build / "bench")
+    console.print(f"state: {training.bytes() / 1e6:.0f} MB after {args.steps} steps of training", highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="peers-", dir=args.folder or build))
     try:
         peers = [kind(training, folder) for kind in PEERS]
@@ -282,7 +290,7 @@ def main() -> None:
     tell(rounds, Lamina.name, console)
     target = args.json or build / "bench" / "peers.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    options = {"state_bytes": training.bytes(), "rounds": args.rounds, "threads": args.threads}
+    options = {"state_bytes": training.bytes(), "steps": args.steps, "rounds": args.rounds, "threads": args.threads}
     target.write_text(json.dumps({"machine": machine(), "commit": commit(), "options": options, "rounds": rounds}, indent=1) + "\n")
     console.print(f"figures: {target}", highlight=False)
 

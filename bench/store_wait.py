@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from peers import commit, machine
 
 import lamina
 from lamina.ranks import Ranks
+from peers import commit, machine
 
 
 def timed_calls(calls: int) -> dict[str, float]:
