@@ -66,8 +66,13 @@ class History {
   }
 
  private:
+  // Something that happens just before an operation: the first one from number `op` on, or of those the `left`-th whose name or path has
+  // `part` in it; of one process when there is one.
   struct Trigger {
     int64_t op = 0;
+    const SimProcess* process = nullptr;
+    std::string_view part = {};
+    int64_t left = 0;
     std::function<void()> fire;
   };
 
@@ -196,12 +201,16 @@ class History {
     const bool woken = PlanWakings();
     disturbed_ = !weather.empty() || woken;
     LAMINA_RETURN_IF_ERROR(RunWorld());
+    for (SimProcess* process : AsleepIn(job)) sleepers_.push_back(process);
+    if (options_.faults.contains(FaultKind::kPowerCut) && random_.Chance(0.15)) {
+      Tell("once all is quiet the power is cut");
+      world_.PowerCut();
+    }
     if (world_.power_was_cut()) {
       world_.Reboot();
       sleepers_.clear();
     }
     CalmDown();
-    for (SimProcess* process : AsleepIn(job)) sleepers_.push_back(process);
     if (!sleepers_.empty() && random_.Chance(0.4)) LAMINA_RETURN_IF_ERROR(WakeAll());
     LAMINA_RETURN_IF_ERROR(Checked());
     return disturbed_ || check_.damaged() ? absl::OkStatus() : RequireAllOk(job);
@@ -214,19 +223,21 @@ class History {
     SimProcess& process = job.process(victim);
     switch (kind) {
       case FaultKind::kDeath:
-        return At([this, &process] { world_.Kill(process); });
+        return At([this, &process] { world_.Kill(process); }, &process);
       case FaultKind::kNodeDeath:
         return At([this, host = process.host()] { world_.KillHost(host); });
       case FaultKind::kPowerCut:
         return At([this] { world_.PowerCut(); });
       case FaultKind::kPause:
-        return At([this, &process] { world_.Pause(process); });
+        return At([this, &process] { world_.Pause(process); }, &process);
       case FaultKind::kPauseLeader:
-        return At([this, &leader = job.process(0)] { world_.Pause(leader); });
+        return At([this, &leader = job.process(0)] { world_.Pause(leader); }, &job.process(0));
       case FaultKind::kPauseJob:
-        return At([this, &job] {
-          for (SimProcess* other : job.processes()) world_.Pause(*other);
-        });
+        return At(
+            [this, &job] {
+              for (SimProcess* other : job.processes()) world_.Pause(*other);
+            },
+            &job.process(0));
       case FaultKind::kDeadPeer:
         return world_.Kill(process);
       case FaultKind::kSlowPeer:
@@ -293,17 +304,30 @@ class History {
     AddFault(std::move(fault), process);
   }
 
-  // At a random operation of the launch; those asked for later come later.
-  void At(std::function<void()> fire) {
-    const int64_t from = triggers_.empty() ? world_.op_count() : triggers_.back().op;
-    const int64_t reach = random_.Chance(0.3) ? kOpsOfALaunch / 10 : kOpsOfALaunch;
-    triggers_.push_back({from + 1 + random_.Below(reach), std::move(fire)});
+  // At a random operation of the launch, or at one of those few on which the protocol turns.
+  void At(std::function<void()> fire, const SimProcess* process = nullptr) {
+    Trigger trigger{.op = world_.op_count(), .process = process, .fire = std::move(fire)};
+    if (random_.Chance(0.5)) {
+      trigger.part = OneOf({"/log", "/log", "/log", "catalog", "packs", ".pack", "/writers", "/steps", "link", "unlink", "list", "vote",
+                            "go", "ended", "begin"});
+      trigger.left = random_.Below(random_.Chance(0.5) ? 8 : 40);
+    } else {
+      trigger.op += 1 + random_.Below(random_.Chance(0.3) ? kOpsOfALaunch / 10 : kOpsOfALaunch);
+    }
+    triggers_.push_back(std::move(trigger));
   }
 
   void OnOp(const env::SimOp& op) {
-    while (!triggers_.empty() && op.number >= triggers_.front().op) {
-      const std::function<void()> fire = std::move(triggers_.front().fire);
-      triggers_.pop_front();
+    for (size_t i = 0; i < triggers_.size();) {
+      Trigger& trigger = triggers_[i];
+      const bool named = op.what.find(trigger.part) != std::string_view::npos || op.path.find(trigger.part) != std::string_view::npos;
+      const bool counts = op.number >= trigger.op && named && (trigger.process == nullptr || trigger.process == &op.process);
+      if (!counts || trigger.left-- > 0) {
+        ++i;
+        continue;
+      }
+      const std::function<void()> fire = std::move(trigger.fire);
+      triggers_.erase(triggers_.begin() + static_cast<std::ptrdiff_t>(i));
       fire();
     }
   }
