@@ -213,7 +213,7 @@ class History {
     CalmDown();
     if (!sleepers_.empty() && random_.Chance(0.4)) LAMINA_RETURN_IF_ERROR(WakeAll());
     LAMINA_RETURN_IF_ERROR(Checked());
-    return disturbed_ || check_.damaged() ? absl::OkStatus() : RequireAllOk(job);
+    return disturbed_ ? absl::OkStatus() : RequireAllOk(job);
   }
 
   // ---- What goes wrong.
@@ -379,6 +379,7 @@ class History {
   }
 
   absl::Status RequireAllOk(const HistoryJob& job) {
+    if (check_.damaged()) return check_.RestoredDespiteDamage(job);
     return job.AllOk() ? absl::OkStatus() : absl::InternalError("nothing disturbed this launch, and it failed");
   }
 
@@ -410,7 +411,7 @@ class History {
       Tell(absl::StrCat("launch ", jobs_.size(), ": ", rank_count, " ranks, in fair weather"));
       LAMINA_RETURN_IF_ERROR(RunWorld());
       LAMINA_RETURN_IF_ERROR(Checked());
-      return check_.damaged() ? absl::OkStatus() : RequireAllOk(job);
+      return RequireAllOk(job);
     };
     // The second save's sweep comes when the grace of readers is over.
     LAMINA_RETURN_IF_ERROR(launch({{.kind = Action::Kind::kRestore},

@@ -191,13 +191,13 @@ absl::Status HistoryCheck::All() {
 absl::Status HistoryCheck::CheckTold(const HistoryJob& job) {
   for (int32_t rank = 0; rank < job.rank_count(); ++rank) {
     if (absl::IsInternal(job.status(rank))) return Broken(absl::StrCat("rank ", rank, ": ", job.status(rank).message()));
-    uint64_t from = 0;  // no restore may stand before what this rank was told is committed
+    uint64_t from = 0;  // the records that were there when this rank was last told something: a restore has seen them
     for (const Told& told : job.told(rank)) {
       if (absl::IsInternal(told.status)) return Broken(absl::StrCat("rank ", rank, ": ", told.status.message()));
       const bool saved = told.kind == Action::Kind::kSave;
       const absl::Status status = saved ? CheckSave(job, told) : CheckRestore(job, told, from);
       if (!status.ok()) return base::Annotate(status, absl::StrCat("rank ", rank));
-      if (saved && told.status.ok() && !told.skipped) from = CommitOf(job, told.moment.step, told.save_ordinal);
+      if (job.script().mode == Mode::kTrain && told.status.ok()) from = told.records;
     }
   }
   return CheckTogether(job);
@@ -221,7 +221,7 @@ absl::Status HistoryCheck::CheckSave(const HistoryJob& job, const Told& told) {
 }
 
 // A restore that was told to be done stands at a step that was the head while it ran: the newest, or the one that was asked for and that
-// the log was rewound to.
+// the log was rewound to. Unasked, only damage moves it to an older one.
 absl::Status HistoryCheck::CheckRestore(const HistoryJob& job, const Told& told, uint64_t from) {
   if (!told.status.ok()) return absl::OkStatus();
   const std::string what = absl::StrCat("the restore that gave ", testing::TreeText(told.moment));
@@ -237,7 +237,9 @@ absl::Status HistoryCheck::CheckRestore(const HistoryJob& job, const Told& told,
     if (commit == 0) return Broken(absl::StrCat(what, " is of a save that was never committed"));
   }
   if (told.asked.has_value() && told.moment.step != *told.asked) return Broken(absl::StrCat(what, " was to give step ", *told.asked));
+  const bool may_rewind = told.asked.has_value() || job.script().mode == Mode::kRead;
   for (uint64_t number = from; number <= std::min(told.records, log_.newest_number()); ++number) {
+    if (number > from && !may_rewind && log_.At(number).kind == RecordKind::kRewind) break;
     if (log_.HeadAt(number) == commit) return absl::OkStatus();
     for (const uint64_t newer : log_.LineAt(number)) {
       if (newer == commit) return absl::OkStatus();
@@ -245,6 +247,22 @@ absl::Status HistoryCheck::CheckRestore(const HistoryJob& job, const Told& told,
     }
   }
   return Broken(absl::StrCat(what, ", commit ", commit, ", which was not the head in records ", from, " to ", told.records, " (I9)"));
+}
+
+absl::Status HistoryCheck::RestoredDespiteDamage(const HistoryJob& job) const {
+  const std::vector<uint64_t> opens = OpensOf(job);
+  if (opens.empty()) return Broken("nothing disturbed this launch, and it did not claim the root");
+  const std::vector<uint64_t> line = log_.LineAt(opens.front());
+  const bool some_whole = std::any_of(line.begin(), line.end(),
+                                      [this](uint64_t commit) { return !damaged_.contains(format::AttemptPath(log_.At(commit).subject)); });
+  if (!some_whole) return absl::OkStatus();
+  for (int32_t rank = 0; rank < job.rank_count(); ++rank) {
+    if (job.told(rank).empty()) return Broken("nothing disturbed this launch, and a rank was told nothing");
+    const Told& first = job.told(rank).front();
+    if (!first.asked.has_value() && !first.status.ok())
+      return Broken(absl::StrCat("a restore was to pass over damage, and failed: ", first.status.ToString()));
+  }
+  return absl::OkStatus();
 }
 
 // What every rank sees, a restore raises on all of them (I6).

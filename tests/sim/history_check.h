@@ -25,6 +25,8 @@ class HistoryCheck {
   // Reads the root as it is now: the log obeys its rules (I4), what ranks were told is what the log says (I3, I6, I9), and every listed
   // step reads back bit for bit unless a fault has damaged it, which is then found (I1, I2, I5). Internal says what broke.
   absl::Status All();
+  // After a launch that nothing disturbed, on a root with damage: its restore passed over what is damaged.
+  absl::Status RestoredDespiteDamage(const HistoryJob& job) const;
   // After a launch in fair weather: no file but those that the log needs, and nothing is left open.
   absl::Status NothingLeft();
 

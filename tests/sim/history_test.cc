@@ -176,6 +176,14 @@ TEST_CASE("The audit of a log accepts what obeys the rules and finds each rule b
     log.resize(4);
     broken("an aborted attempt is committed");
   }
+  SECTION("an abort of what is committed") {
+    log[3] = log[2];
+    log[3].number = 4;
+    log[3].kind = RecordKind::kAbort;
+    log[3].unswept = {{20, 1, 1}};
+    log.resize(4);
+    broken("a committed attempt is aborted");
+  }
   SECTION("a gap") {
     log.erase(log.begin() + 2);
     std::map<std::string, std::string> files;

@@ -83,7 +83,11 @@ absl::Status Apply(const LogRecord& before, const LogRecord& record, Table& tabl
     }
     case RecordKind::kAbort:
       if (record.subject.incarnation != before.incarnation) return Broken(record, "a fenced incarnation aborts");
-      return absl::OkStatus();
+      for (const auto& [commit, step] : table) {
+        if (step.attempt == record.subject) return Broken(record, "a committed attempt is aborted");
+      }
+      return std::count(before.unswept.begin(), before.unswept.end(), record.subject) == 0 ? absl::OkStatus()
+                                                                                           : Broken(record, "an attempt is aborted twice");
     case RecordKind::kRewind: {
       const auto target = table.find(record.head);
       if (target == table.end() || target->second.state == StepState::kDropped) return Broken(record, "it rewinds to what is gone");
