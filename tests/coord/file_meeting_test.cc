@@ -10,6 +10,7 @@ namespace lamina::coord {
 namespace {
 
 constexpr char kDirectory[] = "/ckpt/meeting";
+constexpr char kForeignFile[] = "/ckpt/meeting/notes.txt";
 
 struct Came {
   absl::Status status = absl::UnknownError("did not end");
@@ -148,14 +149,14 @@ TEST_CASE("What a killed launch left goes after a week, and foreign files stay",
   env::SimWorld world({.seed = 9});
   env::SimProcess& foreign = world.NewProcess("foreign");
   Launch(world, "killed", 2, /*leave=*/false);
-  REQUIRE(foreign.files().Touch(std::string(kDirectory) + "/notes.txt").ok());
+  REQUIRE(foreign.files().Touch(kForeignFile).ok());
   const size_t left = world.Files().size();
   Launch(world, "soon", 2, /*leave=*/true);
   REQUIRE(world.Files().size() == left - 1);  // without the call that it answered with its own
   foreign.SleepNs(8 * 24 * 3600 * base::kSecondNs);
   Launch(world, "late", 2, /*leave=*/true);
   REQUIRE(world.Files().size() == 1);
-  REQUIRE(world.Files().count(std::string(kDirectory) + "/notes.txt") == 1);
+  REQUIRE(world.Files().count(kForeignFile) == 1);
 }
 
 }  // namespace
