@@ -26,6 +26,7 @@ class ThreadJob {
       Options options = JobOptions(root, rank, rank_count);
       options.restore_retry_s = 0;
       options.beat_s = 0.05;
+      options.begin_timeout_s = options.beat_timeout_s = 60;  // the machine may be busy
       adjust(options);
       envs_.push_back(std::make_unique<env::FaultEnv>(*posix_));
       ranks_.push_back(std::make_unique<Rank>(*envs_.back(), hub_, options));
