@@ -18,7 +18,7 @@ def main(folders: list[str]) -> int:
             bad += 1
             print(error)
     print(f"{len(roots)} roots, {steps} steps read, {bad} roots bad")
-    return 1 if bad else 0
+    return 1 if bad or not roots else 0
 
 
 if __name__ == "__main__":
