@@ -22,11 +22,12 @@ mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
 pgrep -x rpcbind >/dev/null || rpcbind
 pgrep -x rpc.mountd >/dev/null || rpc.mountd
 rpc.nfsd 8
-exportfs -o rw,sync,no_root_squash,insecure,fsid=1 "127.0.0.1:$folder/export"
-for version in 3 4.2; do
+exportfs -o rw,sync,no_root_squash,insecure,fsid=0 "127.0.0.1:$folder/export"
+for version in 4.2 3; do
+  [ "$version" = 3 ] && path=$folder/export || path=/  # fsid=0: the root of what version 4 sees
   mkdir "$folder/export/v$version"
   for mount in one other; do
-    mount -t nfs -o "vers=$version,nosharecache,nolock" "127.0.0.1:$folder/export" "$folder/$mount"
+    mount -t nfs -o "vers=$version,nosharecache,nolock" "127.0.0.1:$path" "$folder/$mount"
   done
   printf '== NFS %s\n' "$version"
   PYTHONPATH=python OMP_NUM_THREADS=1 "${PYTHON:-.venv/bin/python}" tests/nfs/check.py "$folder/one/v$version" "$folder/other/v$version"
