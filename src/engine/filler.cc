@@ -77,7 +77,8 @@ absl::Status Filler::Plan() {
   }
   LAMINA_ASSIGN_OR_RETURN(const plan::RankDescription description, plan::Describe(targets_, {}));
   LAMINA_ASSIGN_OR_RETURN(reads_, plan::PlanRestore(reader_.catalog(), description.entries));
-  for (const plan::BoxRead& read : reads_) LAMINA_RETURN_IF_ERROR(AddChunks(read));
+  Claims claims(reader_);
+  for (const plan::BoxRead& read : reads_) LAMINA_RETURN_IF_ERROR(AddChunks(read, claims));
   return absl::OkStatus();
 }
 
@@ -106,16 +107,15 @@ const format::CatalogTensor& Filler::TensorOf(const plan::BoxRead& read) const {
   return reader_.catalog().tensors[static_cast<size_t>(read.tensor)];
 }
 
-const format::StoredBox& Filler::StoredOf(const plan::BoxRead& read) const {
-  return TensorOf(read).boxes[static_cast<size_t>(read.stored_box)];
-}
+format::StoredBox Filler::StoredOf(const plan::BoxRead& read) const { return TensorOf(read).boxes[static_cast<size_t>(read.stored_box)]; }
 
-absl::Status Filler::AddChunks(const plan::BoxRead& read) {
-  const format::StoredBox& stored = StoredOf(read);
+absl::Status Filler::AddChunks(const plan::BoxRead& read, Claims& claims) {
+  const format::StoredBox stored = StoredOf(read);
   const int64_t element_bytes = DTypeBytes(TensorOf(read).dtype);
   LAMINA_ASSIGN_OR_RETURN(
       const std::vector<format::ChunkRecord> chunks,
       reader_.Table(stored.writer, stored.table, shard::ElementCount(stored.box.extent) * element_bytes, element_bytes));
+  LAMINA_RETURN_IF_ERROR(claims.Add(stored.writer, chunks));
   for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
     const format::ChunkRecord& chunk = chunks[ordinal];
     const bool wanted = std::any_of(read.parts.begin(), read.parts.end(), [&](const plan::TargetPart& part) {
@@ -131,7 +131,7 @@ absl::Status Filler::Read(const ChunkTask& task, std::span<std::byte> raw) {
 }
 
 void Filler::Copy(const ChunkTask& task, std::span<const std::byte> raw) {
-  const format::StoredBox& stored = StoredOf(*task.read);
+  const format::StoredBox stored = StoredOf(*task.read);
   const int64_t element_bytes = DTypeBytes(TensorOf(*task.read).dtype);
   for (const plan::TargetPart& part : task.read->parts) {
     const BoxView& target = targets_[static_cast<size_t>(part.entry)].boxes[static_cast<size_t>(part.box)];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -211,10 +212,14 @@ absl::Status StepReader::ReadChunk(uint32_t writer, const format::ChunkRecord& c
                                           " (its checksum is right: it was wrong when it was written)"));
 }
 
-int64_t StepReader::StoredBytesMax() const {
-  uint64_t bytes = 0;
-  for (const format::CatalogWriter& writer : catalog_.writers) bytes += std::min<uint64_t>(writer.pack_bytes, uint64_t{1} << 50);
-  return static_cast<int64_t>(std::min<uint64_t>(bytes, uint64_t{1} << 60));
+absl::StatusOr<int64_t> StepReader::StoredBytes(uint32_t writer) {
+  LAMINA_ASSIGN_OR_RETURN(const format::Index* index, IndexOf(writer));
+  int64_t bytes = 0;
+  for (uint32_t ordinal = 0; ordinal < index->packs.size(); ++ordinal) {
+    LAMINA_ASSIGN_OR_RETURN(const tier::ObjectReader* object, PackOf(writer, ordinal));
+    bytes = base::CheckedAdd(bytes, object->bytes()).value_or(std::numeric_limits<int64_t>::max());
+  }
+  return bytes;
 }
 
 absl::StatusOr<std::string> StepReader::ReadBlob(const format::CatalogBlob& blob) {
@@ -224,6 +229,7 @@ absl::StatusOr<std::string> StepReader::ReadBlob(const format::CatalogBlob& blob
   }
   LAMINA_ASSIGN_OR_RETURN(const std::vector<format::ChunkRecord> chunks,
                           Table(blob.writer, blob.table, static_cast<int64_t>(blob.bytes), /*element_bytes=*/1));
+  LAMINA_RETURN_IF_ERROR(base::Annotate(Claims(*this).Add(blob.writer, chunks), absl::StrCat("blob '", blob.name, "'")));
   std::string bytes(blob.bytes, '\0');
   const auto target = std::as_writable_bytes(std::span<char>(bytes));
   for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
@@ -231,6 +237,19 @@ absl::StatusOr<std::string> StepReader::ReadBlob(const format::CatalogBlob& blob
     LAMINA_RETURN_IF_ERROR(ReadChunk(blob.writer, chunk, blob.name, ordinal, target.subspan(chunk.element_begin, chunk.raw_bytes)));
   }
   return bytes;
+}
+
+absl::Status Claims::Add(uint32_t writer, std::span<const format::ChunkRecord> chunks) {
+  const auto [known, added] = left_bytes_.try_emplace(writer, 0);
+  if (added) {
+    LAMINA_ASSIGN_OR_RETURN(known->second, reader_.StoredBytes(writer));
+  }
+  int64_t& left = known->second;
+  left -= static_cast<int64_t>(chunks.size_bytes());
+  for (const format::ChunkRecord& chunk : chunks) left -= chunk.stored_bytes;
+  if (left >= 0) return absl::OkStatus();
+  left = 0;
+  return absl::DataLossError(absl::StrCat("the chunk tables of '", reader_.PackName(writer, 0), "' say more than its packs hold"));
 }
 
 }  // namespace lamina::engine

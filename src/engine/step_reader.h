@@ -44,8 +44,8 @@ class StepReader {
   // Reads and checks one chunk into `raw` (chunk.raw_bytes long). `entry_name` and `ordinal` are for the message.
   absl::Status ReadChunk(uint32_t writer, const format::ChunkRecord& chunk, std::string_view entry_name, size_t ordinal,
                          std::span<std::byte> raw);
-  // The sum of the packs' lengths as the catalog has them: no tensor of this version takes more, whatever its shape claims.
-  int64_t StoredBytesMax() const;
+  // The length of all packs that a writer's index refers to, as they are: what its tables and chunks can take at most.
+  absl::StatusOr<int64_t> StoredBytes(uint32_t writer);
   absl::StatusOr<std::string> ReadBlob(const format::CatalogBlob& blob);
 
   // Where a writer's index begins: it and the footer fill the pack's rest.
@@ -80,6 +80,19 @@ class StepReader {
   env::Mutex mutex_;
   std::map<std::pair<format::AttemptId, uint32_t>, Pack> packs_ ABSL_GUARDED_BY(mutex_);
   std::vector<WriterState> writers_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What a pass over a step has been told to read. In this version every byte is stored once, so the tables and chunks of a writer take no
+// more than the packs that its index refers to: a few records that name the same bytes over and over cannot ask for endless work or memory.
+class Claims {
+ public:
+  explicit Claims(StepReader& reader) : reader_(reader) {}
+  // DataLoss when the writer's tables say more in all than its packs can hold.
+  absl::Status Add(uint32_t writer, std::span<const format::ChunkRecord> chunks);
+
+ private:
+  StepReader& reader_;
+  std::map<uint32_t, int64_t> left_bytes_;  // of each writer
 };
 
 }  // namespace lamina::engine

@@ -1,9 +1,12 @@
 #include "engine/store.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/bytes.h"
 #include "base/status.h"
 #include "engine/filler.h"
 #include "shard/box.h"
@@ -14,6 +17,26 @@ namespace {
 
 constexpr double kRetryS = 5;  // for names that a network file system does not show yet
 constexpr size_t kStepsNamedMax = 20;
+
+// Null when there is none.
+const format::CatalogTensor* FindTensor(const format::Catalog& catalog, std::string_view name) {
+  const auto found = std::lower_bound(catalog.tensors.begin(), catalog.tensors.end(), name,
+                                      [](const format::CatalogTensor& tensor, std::string_view wanted) { return tensor.name < wanted; });
+  return found != catalog.tensors.end() && found->name == name ? &*found : nullptr;
+}
+
+// What the packs can hold of a tensor at most, by their true lengths: before memory is taken for what its shape claims.
+absl::StatusOr<int64_t> StoredBytesOf(StepReader& reader, const format::CatalogTensor& tensor) {
+  const format::CatalogTensor& stored = tensor.alias_of.empty() ? tensor : *FindTensor(reader.catalog(), tensor.alias_of);
+  std::set<uint32_t> writers;
+  for (const format::StoredBoxes::Place& place : stored.boxes.places()) writers.insert(place.writer);
+  int64_t bytes = 0;
+  for (const uint32_t writer : writers) {
+    LAMINA_ASSIGN_OR_RETURN(const int64_t writer_bytes, reader.StoredBytes(writer));
+    bytes = base::CheckedAdd(bytes, writer_bytes).value_or(std::numeric_limits<int64_t>::max());
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -77,23 +100,23 @@ absl::StatusOr<std::unique_ptr<StepReader>> Store::OpenStep(std::optional<int64_
 }
 
 absl::StatusOr<std::string> Store::ReadTensor(StepReader& reader, std::string_view name) {
-  for (const format::CatalogTensor& tensor : reader.catalog().tensors) {
-    if (tensor.name != name) continue;
-    TensorView view{tensor.name, tensor.dtype, tensor.global_shape, {}, "", false};
-    std::string bytes;
-    const int64_t element_count = shard::ElementCount(tensor.global_shape);
-    if (element_count > reader.StoredBytesMax() / DTypeBytes(tensor.dtype)) {
-      return absl::DataLossError(absl::StrCat("'", format::CatalogPath(reader.entry().attempt), "': '", tensor.name, "' claims ",
-                                              element_count, " elements, more than the step's packs hold"));
-    }
-    bytes.resize(static_cast<size_t>(element_count * DTypeBytes(tensor.dtype)));
-    view.boxes.push_back({shard::WholeBox(tensor.global_shape), bytes.data(), shard::RowMajorStrides(tensor.global_shape)});
-    Filler filler(env_, reader, {&view, 1}, /*task_count=*/2);
-    LAMINA_RETURN_IF_ERROR(filler.Plan());
-    LAMINA_RETURN_IF_ERROR(filler.Fill());
-    return bytes;
+  const format::CatalogTensor* tensor = FindTensor(reader.catalog(), name);
+  if (tensor == nullptr) {
+    return absl::NotFoundError(absl::StrCat("step ", reader.entry().attempt.step, " has no tensor '", std::string(name), "'"));
   }
-  return absl::NotFoundError(absl::StrCat("step ", reader.entry().attempt.step, " has no tensor '", std::string(name), "'"));
+  const int64_t tensor_bytes = shard::ElementCount(tensor->global_shape) * DTypeBytes(tensor->dtype);
+  LAMINA_ASSIGN_OR_RETURN(const int64_t stored_bytes, StoredBytesOf(reader, *tensor));
+  if (tensor_bytes > stored_bytes) {
+    return absl::DataLossError(absl::StrCat("'", format::CatalogPath(reader.entry().attempt), "': '", tensor->name, "' claims ",
+                                            tensor_bytes, " bytes, more than the ", stored_bytes, " of the packs that hold it"));
+  }
+  std::string bytes(static_cast<size_t>(tensor_bytes), '\0');
+  TensorView view{tensor->name, tensor->dtype, tensor->global_shape, {}, "", false};
+  view.boxes.push_back({shard::WholeBox(tensor->global_shape), bytes.data(), shard::RowMajorStrides(tensor->global_shape)});
+  Filler filler(env_, reader, {&view, 1}, /*task_count=*/2);
+  LAMINA_RETURN_IF_ERROR(filler.Plan());
+  LAMINA_RETURN_IF_ERROR(filler.Fill());
+  return bytes;
 }
 
 }  // namespace lamina::engine

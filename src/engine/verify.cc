@@ -19,6 +19,7 @@ namespace lamina::engine {
 namespace {
 
 constexpr size_t kScanBytes = 4 * base::kMiB;
+constexpr size_t kProblemsMax = 10'000;
 
 struct Region {
   uint64_t begin = 0;
@@ -52,6 +53,7 @@ class Verifier {
     if (!opened.ok()) return Report(format::CatalogPath(entry.attempt), opened.status());
     StepReader& reader = **opened;
     CheckPacks(reader);
+    Claims claims(reader);
     used_.assign(reader.catalog().writers.size(), {});
     for (uint32_t writer = 0; writer < used_.size(); ++writer) {
       const absl::Status status = reader.IndexOf(writer).status();
@@ -61,12 +63,12 @@ class Verifier {
     for (const format::CatalogTensor& tensor : reader.catalog().tensors) {
       const int64_t element_bytes = DTypeBytes(tensor.dtype);
       for (const format::StoredBox& box : tensor.boxes) {
-        CheckTable(reader, box.writer, box.table, tensor.name, shard::ElementCount(box.box.extent) * element_bytes, element_bytes);
+        CheckTable(reader, box.writer, box.table, tensor.name, shard::ElementCount(box.box.extent) * element_bytes, element_bytes, claims);
       }
     }
     for (const format::CatalogBlob& blob : reader.catalog().blobs) {
       const std::string name = absl::StrCat("values '", blob.name, "' of rank ", blob.rank);
-      CheckTable(reader, blob.writer, blob.table, name, static_cast<int64_t>(blob.bytes), 1);
+      CheckTable(reader, blob.writer, blob.table, name, static_cast<int64_t>(blob.bytes), 1, claims);
     }
     for (uint32_t writer = 0; writer < used_.size(); ++writer) CheckGaps(reader, writer);
   }
@@ -74,7 +76,8 @@ class Verifier {
   void Report(const std::string& file, const absl::Status& status, const std::string& entry = {}, int64_t chunk = -1) {
     std::string message(status.message());
     if (message.find(file) == std::string::npos) message = absl::StrCat("'", file, "': ", message);
-    if (!seen_.insert(message).second) return;
+    if (seen_.size() > kProblemsMax || !seen_.insert(message).second) return;
+    if (seen_.size() > kProblemsMax) message = "further problems are not listed";
     result_.problems.push_back({file, entry, chunk, std::move(message)});
   }
 
@@ -120,13 +123,18 @@ class Verifier {
     }
   }
 
-  void CheckTable(StepReader& reader, uint32_t writer, uint32_t table, const std::string& entry, int64_t box_bytes, int64_t element_bytes) {
+  void CheckTable(StepReader& reader, uint32_t writer, uint32_t table, const std::string& entry, int64_t box_bytes, int64_t element_bytes,
+                  Claims& claims) {
     PackUse& use = used_[writer];
     if (!use.opens) return;  // said once, of the pack
     const absl::StatusOr<std::vector<format::ChunkRecord>> chunks = reader.Table(writer, table, box_bytes, element_bytes);
     if (!chunks.ok()) {
       use.all_known = false;
       return Report(reader.PackName(writer, 0), base::Annotate(chunks.status(), absl::StrCat("'", entry, "'")), entry);
+    }
+    if (const absl::Status claimed = claims.Add(writer, *chunks); !claimed.ok()) {
+      use.all_known = false;
+      return Report(reader.PackName(writer, 0), base::Annotate(claimed, absl::StrCat("'", entry, "'")), entry);
     }
     const absl::StatusOr<const format::Index*> index = reader.IndexOf(writer);
     if (index.ok()) {

@@ -23,23 +23,14 @@ uint64_t PayloadBytesMax(const Catalog& catalog) {
   return bytes;
 }
 
-std::vector<int64_t> CoordinatesOf(const CatalogTensor& tensor) {
-  std::vector<int64_t> coordinates;
-  coordinates.reserve(2 * tensor.global_shape.size() * tensor.boxes.size());
-  for (const StoredBox& stored : tensor.boxes) {
-    coordinates.insert(coordinates.end(), stored.box.offset.begin(), stored.box.offset.end());
-    coordinates.insert(coordinates.end(), stored.box.extent.begin(), stored.box.extent.end());
-  }
-  return coordinates;
-}
-
 Offset<flat::Tensor> BuildTensor(FlatBufferBuilder& builder, const CatalogTensor& tensor) {
   const auto name = Text(builder, tensor.name);
   const auto shape = builder.CreateVector(tensor.global_shape);
   const auto alias_of = tensor.alias_of.empty() ? Offset<flatbuffers::String>() : Text(builder, tensor.alias_of);
   const auto places = builder.CreateVectorOfStructs<flat::Place>(
-      tensor.boxes.size(), [&](size_t i, flat::Place* place) { *place = flat::Place(tensor.boxes[i].writer, tensor.boxes[i].table); });
-  const auto coordinates = builder.CreateVector(CoordinatesOf(tensor));
+      tensor.boxes.size(),
+      [places = tensor.boxes.places()](size_t i, flat::Place* place) { *place = flat::Place(places[i].writer, places[i].table); });
+  const auto coordinates = builder.CreateVector(tensor.boxes.coordinates().data(), tensor.boxes.coordinates().size());
   const flat::TensorFacts facts(static_cast<uint8_t>(tensor.dtype));
   return flat::CreateTensor(builder, &facts, name, shape, alias_of, places, coordinates);
 }
@@ -80,32 +71,24 @@ void BuildCatalog(FlatBufferBuilder& builder, const Catalog& catalog) {
 
 std::string Quoted(std::string_view name) { return absl::StrCat("'", std::string(name), "'"); }
 
-// Splits the coordinates into boxes. A tensor without dimensions has one element, so more than one place would be a lie that costs memory.
+// A tensor without dimensions has one element, so more than one place would be a lie that costs memory.
 absl::Status TakeBoxes(Budget& budget, const flat::Tensor& source, CatalogTensor& tensor) {
   const size_t dimensions = tensor.global_shape.size();
-  const size_t box_count = source.places() == nullptr ? 0 : source.places()->size();
+  std::vector<StoredBoxes::Place> places;
   std::vector<int64_t> coordinates;
-  if (!budget.Spend(StructBytes(source.places())) || !budget.Take(source.coordinates(), coordinates)) return OverBudget(kCatalogFrame);
-  if (coordinates.size() != 2 * dimensions * box_count || (dimensions == 0 && box_count > 1)) {
+  if (!budget.Take(source.places(), places) || !budget.Take(source.coordinates(), coordinates)) return OverBudget(kCatalogFrame);
+  if (coordinates.size() != 2 * dimensions * places.size() || (dimensions == 0 && places.size() > 1)) {
     return Damaged(kCatalogFrame, absl::StrCat("number of coordinates of ", Quoted(tensor.name)), absl::StrCat(coordinates.size()),
-                   absl::StrCat("that of ", box_count, " boxes of ", dimensions, " dimensions"));
+                   absl::StrCat("that of ", places.size(), " boxes of ", dimensions, " dimensions"));
   }
-  auto next = coordinates.begin();
-  tensor.boxes.reserve(box_count);
-  for (size_t i = 0; i < box_count; ++i) {
-    const flat::Place& place = *source.places()->Get(static_cast<flatbuffers::uoffset_t>(i));
-    const auto middle = next + static_cast<ptrdiff_t>(dimensions);
-    const auto end = middle + static_cast<ptrdiff_t>(dimensions);
-    tensor.boxes.push_back({.box = {.offset = {next, middle}, .extent = {middle, end}}, .writer = place.writer(), .table = place.table()});
-    next = end;
-  }
+  tensor.boxes = StoredBoxes(std::move(places), std::move(coordinates));
   return absl::OkStatus();
 }
 
 absl::StatusOr<CatalogTensor> TakeTensor(Budget& budget, const flat::Tensor& source) {
   CatalogTensor tensor;
-  if (!budget.Spend(sizeof(flatbuffers::uoffset_t)) || !budget.Take(source.name(), tensor.name) ||
-      !budget.Take(source.alias_of(), tensor.alias_of) || !budget.Take(source.shape(), tensor.global_shape)) {
+  if (!budget.Take(source.name(), tensor.name) || !budget.Take(source.alias_of(), tensor.alias_of) ||
+      !budget.Take(source.shape(), tensor.global_shape)) {
     return OverBudget(kCatalogFrame);
   }
   const std::optional<DType> dtype = DTypeFromNumber(source.facts()->dtype());
@@ -121,13 +104,13 @@ absl::StatusOr<CatalogBlob> TakeBlob(Budget& budget, const flat::Blob& source) {
   const flat::BlobFacts& facts = *source.facts();
   CatalogBlob blob{
       .name = {}, .rank = facts.rank(), .writer = facts.place().writer(), .table = facts.place().table(), .bytes = facts.bytes()};
-  if (!budget.Spend(sizeof(flat::BlobFacts)) || !budget.Take(source.name(), blob.name)) return OverBudget(kCatalogFrame);
+  if (!budget.Take(source.name(), blob.name)) return OverBudget(kCatalogFrame);
   return blob;
 }
 
 absl::StatusOr<std::pair<std::string, int64_t>> TakeDimension(Budget& budget, const flat::MeshDimension& source) {
   std::pair<std::string, int64_t> dimension{{}, source.extent()->value()};
-  if (!budget.Spend(sizeof(flat::MeshExtent)) || !budget.Take(source.name(), dimension.first)) return OverBudget(kCatalogFrame);
+  if (!budget.Take(source.name(), dimension.first)) return OverBudget(kCatalogFrame);
   return dimension;
 }
 
@@ -135,6 +118,8 @@ template <typename Table, typename Element>
 absl::Status TakeEach(Budget& budget, const flatbuffers::Vector<Offset<Table>>* source, std::vector<Element>& target,
                       absl::StatusOr<Element> (*take)(Budget&, const Table&)) {
   if (source == nullptr) return absl::OkStatus();
+  if (!budget.Spend(size_t{source->size()} * sizeof(Element))) return OverBudget(kCatalogFrame);
+  target.reserve(source->size());
   for (const Table* table : *source) {
     LAMINA_ASSIGN_OR_RETURN(Element element, take(budget, *table));
     target.push_back(std::move(element));
@@ -142,8 +127,20 @@ absl::Status TakeEach(Budget& budget, const flatbuffers::Vector<Offset<Table>>* 
   return absl::OkStatus();
 }
 
+// What DecodeCatalog takes over of a sound catalog, as its budget counts it.
+uint64_t BudgetOf(const Catalog& catalog) {
+  uint64_t bytes = sizeof(CatalogWriter) * catalog.writers.size();
+  for (const auto& dimension : catalog.topology) bytes += sizeof(dimension) + Budget::CostOf(dimension.first);
+  for (const CatalogBlob& blob : catalog.blobs) bytes += sizeof(blob) + Budget::CostOf(blob.name);
+  for (const CatalogTensor& tensor : catalog.tensors) {
+    bytes += sizeof(tensor) + Budget::CostOf(tensor.name) + Budget::CostOf(tensor.alias_of) + sizeof(int64_t) * tensor.global_shape.size();
+    bytes += tensor.boxes.places().size_bytes() + tensor.boxes.coordinates().size_bytes();
+  }
+  return bytes;
+}
+
 absl::Status TakeWriters(Budget& budget, const flat::Catalog& root, Catalog& catalog) {
-  if (!budget.Spend(StructBytes(root.writers()))) return OverBudget(kCatalogFrame);
+  if (!budget.Reserve(root.writers(), catalog.writers)) return OverBudget(kCatalogFrame);
   ForEachStruct(root.writers(), [&](const flat::Writer& writer) {
     catalog.writers.push_back({.attempt = FromFlat(writer.attempt()),
                                .writer = writer.writer(),
@@ -156,10 +153,28 @@ absl::Status TakeWriters(Budget& budget, const flat::Catalog& root, Catalog& cat
 
 }  // namespace
 
+StoredBox StoredBoxes::operator[](size_t ordinal) const {
+  const size_t count = dimensions();
+  const auto offset = coordinates_.begin() + static_cast<ptrdiff_t>(2 * count * ordinal);
+  const auto extent = offset + static_cast<ptrdiff_t>(count);
+  return {.box = {.offset = {offset, extent}, .extent = {extent, extent + static_cast<ptrdiff_t>(count)}},
+          .writer = places_[ordinal].writer,
+          .table = places_[ordinal].table};
+}
+
+void StoredBoxes::push_back(const StoredBox& stored) {
+  const Box& box = stored.box;
+  even_ = even_ && box.offset.size() == box.extent.size() && (empty() || box.offset.size() == dimensions());
+  places_.push_back({stored.writer, stored.table});
+  coordinates_.insert(coordinates_.end(), box.offset.begin(), box.offset.end());
+  coordinates_.insert(coordinates_.end(), box.extent.begin(), box.extent.end());
+}
+
 std::string EncodeCatalog(const Catalog& catalog) {
   if (!Fits(PayloadBytesMax(catalog))) return {};
   FlatBufferBuilder builder;
   BuildCatalog(builder, catalog);
+  if (!Budget(builder.GetSize()).Spend(BudgetOf(catalog))) return {};
   return FramedFlat(kCatalogFrame, builder);
 }
 

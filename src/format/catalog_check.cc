@@ -42,27 +42,33 @@ absl::Status CheckShape(const CatalogTensor& tensor, std::string_view where) {
 
 // The work and memory of an exact cover grow with the corners that tell its boxes apart, so a file may not ask for many.
 absl::Status CheckCorners(const CatalogTensor& tensor, std::string_view where) {
+  const size_t dimensions = tensor.global_shape.size();
+  const std::span<const int64_t> coordinates = tensor.boxes.coordinates();
   size_t cut_dimensions = 0;
-  for (size_t d = 0; d < tensor.global_shape.size(); ++d) {
-    cut_dimensions += std::any_of(tensor.boxes.begin(), tensor.boxes.end(),
-                                  [&](const StoredBox& stored) { return stored.box.extent[d] != tensor.global_shape[d]; });
+  for (size_t d = 0; d < dimensions; ++d) {
+    for (size_t at = dimensions + d; at < coordinates.size(); at += 2 * dimensions) {
+      if (coordinates[at] == tensor.global_shape[d]) continue;
+      ++cut_dimensions;
+      break;
+    }
   }
-  if (cut_dimensions <= 2) return absl::OkStatus();
   if (cut_dimensions <= shard::kCutDimsMax && tensor.boxes.size() <= kCornersMax >> cut_dimensions) return absl::OkStatus();
   return Wrong(where, absl::StrCat(tensor.boxes.size(), " boxes cut ", cut_dimensions, " dimensions, expected fewer"));
 }
 
 absl::Status CheckBoxes(const Catalog& catalog, const CatalogTensor& tensor, std::string_view where) {
-  std::vector<shard::HeldBox> held;
-  held.reserve(tensor.boxes.size());
-  for (const StoredBox& stored : tensor.boxes) {
+  const StoredBoxes& boxes = tensor.boxes;
+  if (!boxes.even() || (!boxes.empty() && boxes.dimensions() != tensor.global_shape.size())) {
+    return Wrong(where, "a box has another number of dimensions");
+  }
+  for (const StoredBox& stored : boxes) {
     LAMINA_RETURN_IF_ERROR(CheckWriter(catalog, where, stored.writer));
     if (const absl::Status inside = shard::ValidateBox(stored.box, tensor.global_shape); !inside.ok()) return base::Annotate(inside, where);
     if (shard::IsEmpty(stored.box)) return Wrong(where, "a box has no element");
-    held.push_back({.holder = static_cast<int32_t>(stored.writer), .box = stored.box});
   }
   LAMINA_RETURN_IF_ERROR(CheckCorners(tensor, where));
-  return base::Annotate(shard::CheckCover(tensor.global_shape, held), where);
+  const auto box_of = [&](size_t i) -> shard::HeldBox { return {static_cast<int32_t>(boxes.places()[i].writer), boxes[i].box}; };
+  return base::Annotate(shard::CheckCover(tensor.global_shape, boxes.size(), box_of), where);
 }
 
 const CatalogTensor* Find(const Catalog& catalog, std::string_view name) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,7 +26,8 @@ inline Digest FromFlat(const flat::Digest& digest) { return {.low = digest.low()
 inline flat::Attempt ToFlat(const AttemptId& id) { return {id.step, id.incarnation, id.attempt, 0}; }
 inline AttemptId FromFlat(const flat::Attempt& id) { return {.step = id.step(), .incarnation = id.incarnation(), .attempt = id.attempt()}; }
 
-// A payload in memory of its own, aligned as FlatBuffers demands, with its structure verified.
+// A payload with its structure verified. Borrowed where it is aligned as FlatBuffers demands, as in a file that was read whole; else
+// copied.
 template <typename Root>
 class FlatPayload {
  public:
@@ -42,23 +44,31 @@ class FlatPayload {
   const Root& root() const { return *flatbuffers::GetRoot<Root>(data()); }
 
  private:
-  explicit FlatPayload(std::span<const std::byte> payload) : words_(payload.size() / sizeof(uint64_t) + 1) {
-    std::memcpy(words_.data(), payload.data(), payload.size());
+  explicit FlatPayload(std::span<const std::byte> payload) : borrowed_(payload.data()) {
+    if (reinterpret_cast<uintptr_t>(borrowed_) % alignof(uint64_t) == 0 && borrowed_ != nullptr) return;
+    borrowed_ = nullptr;
+    words_.resize(payload.size() / sizeof(uint64_t) + 1);
+    if (!payload.empty()) std::memcpy(words_.data(), payload.data(), payload.size());
   }
-  const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(words_.data()); }
+  const uint8_t* data() const {
+    return borrowed_ != nullptr ? reinterpret_cast<const uint8_t*>(borrowed_) : reinterpret_cast<const uint8_t*>(words_.data());
+  }
 
+  const std::byte* borrowed_;
   std::vector<uint64_t> words_;
 };
 
-// Bytes that a decoder may still take over. References may share bytes, so that a small payload can say a lot: what is taken
-// over in all is never more than the payload is long.
+// Memory that a decoder may still take. References may share bytes, so that a small payload can say a lot: what is taken over in all is
+// never more than twice the payload and 32 MiB. With as much again for checking it, a decoder stays below 2 × payload + 64 MiB.
 class Budget {
  public:
-  explicit Budget(size_t bytes) : left_(bytes) {}
+  explicit Budget(size_t payload_bytes) : left_(2 * payload_bytes + kSlackBytes) {}
 
-  // Appends to `target` what a vector holds; false when the budget does not allow it. A missing vector is an empty one.
-  template <typename T>
-  bool Take(const flatbuffers::Vector<T>* source, std::vector<T>& target) {
+  // Appends to `target` what a vector of scalars or of structs of its layout holds; false when the budget does not allow it. A missing
+  // vector is an empty one.
+  template <typename Source, typename T>
+  bool Take(const flatbuffers::Vector<Source>* source, std::vector<T>& target) {
+    static_assert(sizeof(std::remove_pointer_t<Source>) == sizeof(T) && std::is_trivially_copyable_v<T>);
     if (source == nullptr) return true;
     if (!Spend(size_t{source->size()} * sizeof(T))) return false;
     target.resize(source->size());
@@ -67,8 +77,16 @@ class Budget {
   }
   bool Take(const flatbuffers::String* source, std::string& target) {
     if (source == nullptr) return true;
-    if (!Spend(source->size())) return false;
+    if (!Spend(CostOf({source->c_str(), source->size()}))) return false;
     target.assign(source->c_str(), source->size());
+    return true;
+  }
+  // Room for the elements of a vector that may be missing.
+  template <typename Source, typename T>
+  bool Reserve(const flatbuffers::Vector<Source>* source, std::vector<T>& target) {
+    if (source == nullptr) return true;
+    if (!Spend(size_t{source->size()} * sizeof(T))) return false;
+    target.reserve(source->size());
     return true;
   }
   bool Spend(size_t bytes) {
@@ -76,13 +94,15 @@ class Budget {
     left_ -= bytes;
     return true;
   }
+  static size_t CostOf(std::string_view text) { return text.size() + 1; }
 
  private:
+  static constexpr size_t kSlackBytes = size_t{32} << 20;
   size_t left_;
 };
 
 inline absl::Status OverBudget(const FrameKind& kind) {
-  return Damaged(kind, "content", "longer than its payload", "no bytes that are referred to twice");
+  return Damaged(kind, "content", "more than its payload can hold", "no bytes that are referred to twice");
 }
 
 // Calls take(element) for each struct of a vector that may be missing. With copies: the verifier looks at the alignment of a vector's
@@ -95,11 +115,6 @@ void ForEachStruct(const flatbuffers::Vector<const T*>* source, const Take& take
     std::memcpy(&element, source->Data() + i * sizeof(T), sizeof(T));
     take(element);
   }
-}
-
-template <typename T>
-size_t StructBytes(const flatbuffers::Vector<const T*>* source) {
-  return source == nullptr ? 0 : size_t{source->size()} * sizeof(T);
 }
 
 // Whether a payload of at most `bytes` fits. A FlatBuffer cannot outgrow 2 GiB, so that this has to be known before it is built.

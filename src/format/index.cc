@@ -45,7 +45,7 @@ void BuildIndex(FlatBufferBuilder& builder, const Index& index) {
 }
 
 bool TakeTables(Budget& budget, const flat::Index& root, Index& index) {
-  if (!budget.Spend(StructBytes(root.packs())) || !budget.Spend(StructBytes(root.tables()))) return false;
+  if (!budget.Reserve(root.packs(), index.packs) || !budget.Reserve(root.tables(), index.tables)) return false;
   ForEachStruct(root.packs(), [&](const flat::PackReference& pack) {
     index.packs.push_back(
         {.tier = pack.tier(), .attempt = FromFlat(pack.attempt()), .writer = pack.writer(), .nonce = FromFlat(pack.nonce())});
@@ -58,12 +58,12 @@ bool TakeTables(Budget& budget, const flat::Index& root, Index& index) {
 }
 
 bool TakeRules(Budget& budget, const flat::Index& root, Index& index) {
+  if (!budget.Reserve(root.rules(), index.rules)) return false;
   if (root.rules() == nullptr) return true;
   for (const flat::Rule* rule : *root.rules()) {
     const flat::RuleFacts& facts = *rule->facts();
     RuleRecord& record = index.rules.emplace_back(
         RuleRecord{.rule = facts.rule(), .version = facts.version(), .variant = facts.variant(), .scalars = {}, .inputs = {}});
-    if (!budget.Spend(sizeof(flat::RuleFacts))) return false;
     if (!budget.Take(rule->scalars(), record.scalars) || !budget.Take(rule->inputs(), record.inputs)) return false;
   }
   return true;

@@ -79,7 +79,7 @@ bool TakeTexts(Budget& budget, const flat::LogRecord& root, LogRecord& record) {
 
 bool TakeTables(Budget& budget, const flat::LogRecord& root, LogRecord& record) {
   if (!budget.Take(root.opens(), record.opens)) return false;
-  if (!budget.Spend(StructBytes(root.steps())) || !budget.Spend(StructBytes(root.unswept()))) return false;
+  if (!budget.Reserve(root.steps(), record.steps) || !budget.Reserve(root.unswept(), record.unswept)) return false;
   ForEachStruct(root.steps(), [&](const flat::Step& step) { record.steps.push_back(FromFlat(step)); });
   ForEachStruct(root.unswept(), [&](const flat::Attempt& id) { record.unswept.push_back(format::FromFlat(id)); });
   return true;

@@ -56,6 +56,7 @@ absl::StatusOr<Packs> DecodePacks(std::span<const std::byte> bytes) {
   LAMINA_ASSIGN_OR_RETURN(const auto flat, FlatPayload<flat::Packs>::Read(kPacksFrame, payload));
   const flat::Packs& root = flat.root();
   Packs packs{.store_id = format::FromFlat(root.facts()->store_id()), .attempt = format::FromFlat(root.facts()->attempt()), .packs = {}};
+  if (!Budget(payload.size()).Reserve(root.packs(), packs.packs)) return OverBudget(kPacksFrame);
   ForEachStruct(root.packs(), [&](const flat::ReachedPack& pack) { packs.packs.push_back(FromFlat(pack)); });
   if (const absl::Status valid = ValidatePacks(packs); !valid.ok()) return absl::DataLossError(valid.message());
   return packs;

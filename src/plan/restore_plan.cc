@@ -41,7 +41,7 @@ class RestorePlanner {
   }
 
   std::pair<uint32_t, uint32_t> PlaceOf(const BoxRead& read) const {
-    const format::StoredBox& stored = Tensor(read.tensor).boxes[static_cast<size_t>(read.stored_box)];
+    const format::StoredBox stored = Tensor(read.tensor).boxes[static_cast<size_t>(read.stored_box)];
     return {stored.writer, stored.table};
   }
 
@@ -90,7 +90,7 @@ class RestorePlanner {
     const auto stored = by_name_.find(stored_name);
     if (stored == by_name_.end())
       return absl::InvalidArgumentError(absl::StrCat("is an alias of '", stored_name, "', which the step lacks"));
-    const std::vector<format::StoredBox>& boxes = Tensor(stored->second).boxes;
+    const format::StoredBoxes& boxes = Tensor(stored->second).boxes;
     std::vector<shard::HeldBox> held;
     held.reserve(boxes.size());
     for (const format::StoredBox& box : boxes) held.push_back({static_cast<int32_t>(box.writer), box.box});

@@ -46,10 +46,12 @@ struct HeldBox {
 // Dimensions in which boxes of one tensor may divide it. Deciding a cover takes 2^dimensions steps a box, so the number is bounded.
 inline constexpr size_t kCutDimsMax = 8;
 
-// Checks that the boxes cover `global_shape` exactly once, in time linear in their number. Empty boxes are ignored.
+// Checks that the boxes cover `global_shape` exactly once, in time near linear in their number. Empty boxes are ignored.
 // InvalidArgument names a hole or the holders of an overlap, as "[0:2, 0:4] is held by no rank" / "... is held by ranks 1 and 3, in boxes
 // ...".
 absl::Status CheckCover(std::span<const int64_t> global_shape, std::span<const HeldBox> held);
+// The same, for boxes that are made when they are asked for, some times each. Holds 32 × 2^d bytes a box, where they cut d dimensions.
+absl::Status CheckCover(std::span<const int64_t> global_shape, size_t count, const std::function<HeldBox(size_t)>& box_of);
 
 // Checks that no two boxes share an element; InvalidArgument names the two, as CheckCover does. The boxes are valid, with equal numbers of
 // dimensions. O(n log n) as long as few boxes meet in the dimension with the most cuts.

@@ -1,8 +1,9 @@
 // How boxes lie to one another: exact covers and splits.
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <optional>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -21,7 +22,9 @@ bool Contains(const Box& box, std::span<const int64_t> element) {
 // A corner as one number whose order is the corners' lexicographic order: coordinates relative to the region, radix extent + 1.
 class Corners {
  public:
-  Corners(const Box& region, std::vector<size_t> dims) : region_(region), dims_(std::move(dims)) {}
+  Corners(const Box& region, std::vector<size_t> dims, size_t box_count) : region_(region), dims_(std::move(dims)) {
+    corners_.reserve((box_count + 1) << dims_.size());
+  }
 
   // Adds the box's corners, each with `sign` for an even number of far ends and -`sign` for an odd one.
   void Add(const Box& box, int32_t sign) {
@@ -35,17 +38,29 @@ class Corners {
         key = key * static_cast<uint64_t>(region_.extent[d] + 1) + static_cast<uint64_t>(at);
         if (far) corner_sign = -corner_sign;
       }
-      const auto [corner, added] = weights_.try_emplace(key, corner_sign);
-      if (!added && (corner->second += corner_sign) == 0) weights_.erase(corner);
+      corners_.push_back({key, corner_sign});
     }
   }
 
-  bool AllCancel() const { return weights_.empty(); }
+  // The element at the lexicographically first corner that does not cancel; nullopt when all do.
+  std::optional<std::vector<int64_t>> FirstLeft() {
+    std::sort(corners_.begin(), corners_.end(), [](const Corner& a, const Corner& b) { return a.key < b.key; });
+    for (size_t at = 0; at < corners_.size();) {
+      const absl::uint128 key = corners_[at].key;
+      int64_t weight = 0;
+      for (; at < corners_.size() && corners_[at].key == key; ++at) weight += corners_[at].sign;
+      if (weight != 0) return ElementAt(key);
+    }
+    return std::nullopt;
+  }
 
-  // The element at the lexicographically first corner that did not cancel.
-  std::vector<int64_t> FirstElement() const {
-    absl::uint128 key = weights_.begin()->first;
-    for (const auto& [other, weight] : weights_) key = std::min(key, other);
+ private:
+  struct Corner {
+    absl::uint128 key;
+    int32_t sign;
+  };
+
+  std::vector<int64_t> ElementAt(absl::uint128 key) const {
     std::vector<int64_t> element = region_.offset;
     for (size_t i = dims_.size(); i-- > 0;) {
       const absl::uint128 radix = static_cast<uint64_t>(region_.extent[dims_[i]] + 1);
@@ -55,18 +70,22 @@ class Corners {
     return element;
   }
 
- private:
   const Box& region_;
   const std::vector<size_t> dims_;
-  absl::flat_hash_map<absl::uint128, int32_t> weights_;
+  std::vector<Corner> corners_;  // sorted at the end, and no table of those that are left: a bound on memory that hostile boxes keep too
 };
 
 // The dimensions in which some box does not span the region. The others cannot tell boxes apart.
-std::vector<size_t> CutDims(const Box& region, std::span<const HeldBox> held) {
+template <typename BoxOf>
+std::vector<size_t> CutDims(const Box& region, size_t count, const BoxOf& box_of) {
+  std::vector<bool> cut(region.extent.size());
+  for (size_t i = 0; i < count; ++i) {
+    const HeldBox& held = box_of(i);
+    for (size_t d = 0; d < cut.size(); ++d) cut[d] = cut[d] || (!IsEmpty(held.box) && held.box.extent[d] != region.extent[d]);
+  }
   std::vector<size_t> dims;
-  for (size_t d = 0; d < region.extent.size(); ++d) {
-    const bool cut = std::any_of(held.begin(), held.end(), [&](const HeldBox& h) { return h.box.extent[d] != region.extent[d]; });
-    if (cut) dims.push_back(d);
+  for (size_t d = 0; d < cut.size(); ++d) {
+    if (cut[d]) dims.push_back(d);
   }
   return dims;
 }
@@ -89,13 +108,15 @@ size_t MostCutDim(std::span<const HeldBox> held) {
 }
 
 // Grows the hole at `element` to a box: to the end of the region, or to the first box in the way.
-Box HoleAt(const Box& region, std::span<const HeldBox> held, const std::vector<int64_t>& element) {
+template <typename BoxOf>
+Box HoleAt(const Box& region, size_t count, const BoxOf& box_of, const std::vector<int64_t>& element) {
   Box hole{element, std::vector<int64_t>(element.size(), 1)};
   for (size_t d = element.size(); d-- > 0;) {
     Box grown = hole;
     grown.extent[d] = region.offset[d] + region.extent[d] - element[d];
-    for (const HeldBox& h : held) {
-      if (Intersect(grown, h.box).has_value()) grown.extent[d] = std::min(grown.extent[d], h.box.offset[d] - element[d]);
+    for (size_t i = 0; i < count; ++i) {
+      const HeldBox& held = box_of(i);
+      if (Intersect(grown, held.box).has_value()) grown.extent[d] = std::min(grown.extent[d], held.box.offset[d] - element[d]);
     }
     hole = std::move(grown);
   }
@@ -109,42 +130,62 @@ absl::Status Overlap(const HeldBox& a, const HeldBox& b) {
       absl::StrCat(common, " is held by ranks ", a.holder, " and ", b.holder, ", in boxes ", ToString(a.box), " and ", ToString(b.box)));
 }
 
-absl::Status FaultAt(const Box& region, std::span<const HeldBox> held, const std::vector<int64_t>& element) {
-  std::vector<const HeldBox*> holders;
-  for (const HeldBox& h : held) {
-    if (Contains(h.box, element)) holders.push_back(&h);
+template <typename BoxOf>
+absl::Status FaultAt(const Box& region, size_t count, const BoxOf& box_of, const std::vector<int64_t>& element) {
+  std::optional<HeldBox> holder;
+  for (size_t i = 0; i < count; ++i) {
+    const HeldBox& held = box_of(i);
+    if (!Contains(held.box, element)) continue;
+    if (holder) return Overlap(*holder, held);
+    holder = held;
   }
-  if (holders.empty()) return absl::InvalidArgumentError(absl::StrCat(ToString(HoleAt(region, held, element)), " is held by no rank"));
-  return Overlap(*holders[0], *holders[1]);
+  return absl::InvalidArgumentError(absl::StrCat(ToString(HoleAt(region, count, box_of, element)), " is held by no rank"));
 }
 
 // The sum of the boxes' indicator functions less the region's is 0 everywhere if and only if its mixed differences are, and those of a
 // box are its signed corners: so all corners must cancel. At the first corner that does not, in lexicographic order, the difference is the
-// function itself, and that element is held by no box or by several. `held`: without empty boxes, inside the region.
-absl::Status CheckCoverOf(const Box& region, std::span<const HeldBox> held) {
-  std::vector<size_t> dims = CutDims(region, held);
+// function itself, and that element is held by no box or by several. Boxes lie inside the region; those without elements do not count.
+template <typename BoxOf>
+absl::Status CheckCoverOf(const Box& region, size_t count, const BoxOf& box_of) {
+  std::vector<size_t> dims = CutDims(region, count, box_of);
   if (dims.size() > kCutDimsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("boxes cut ", dims.size(), " dimensions of ", ToString(region), ", more than ", kCutDimsMax));
   }
-  Corners corners(region, std::move(dims));
+  Corners corners(region, std::move(dims), count);
   if (!IsEmpty(region)) corners.Add(region, -1);
-  for (const HeldBox& h : held) corners.Add(h.box, 1);
-  return corners.AllCancel() ? absl::OkStatus() : FaultAt(region, held, corners.FirstElement());
+  for (size_t i = 0; i < count; ++i) {
+    const HeldBox& held = box_of(i);
+    if (!IsEmpty(held.box)) corners.Add(held.box, 1);
+  }
+  const std::optional<std::vector<int64_t>> left = corners.FirstLeft();
+  return left ? FaultAt(region, count, box_of, *left) : absl::OkStatus();
+}
+
+template <typename BoxOf>
+absl::Status CheckCoverOfShape(std::span<const int64_t> global_shape, size_t count, const BoxOf& box_of) {
+  if (!CheckedElementCount(global_shape).has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("shape ", ToString(WholeBox(global_shape)), " has a negative or too large size"));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const HeldBox& held = box_of(i);
+    LAMINA_RETURN_IF_ERROR(ValidateBox(held.box, global_shape));
+  }
+  return CheckCoverOf(WholeBox(global_shape), count, box_of);
+}
+
+auto In(std::span<const HeldBox> held) {
+  return [held](size_t i) -> const HeldBox& { return held[i]; };
 }
 
 }  // namespace
 
 absl::Status CheckCover(std::span<const int64_t> global_shape, std::span<const HeldBox> held) {
-  if (!CheckedElementCount(global_shape).has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("shape ", ToString(WholeBox(global_shape)), " has a negative or too large size"));
-  }
-  std::vector<HeldBox> filled;
-  for (const HeldBox& h : held) {
-    LAMINA_RETURN_IF_ERROR(ValidateBox(h.box, global_shape));
-    if (!IsEmpty(h.box)) filled.push_back(h);
-  }
-  return CheckCoverOf(WholeBox(global_shape), filled);
+  return CheckCoverOfShape(global_shape, held.size(), In(held));
+}
+
+absl::Status CheckCover(std::span<const int64_t> global_shape, size_t count, const std::function<HeldBox(size_t)>& box_of) {
+  return CheckCoverOfShape(global_shape, count, box_of);
 }
 
 absl::Status CheckDisjoint(std::span<const HeldBox> held) {
@@ -221,7 +262,7 @@ absl::StatusOr<std::vector<Piece>> BoxIndex::Split(const Box& wanted) const {
     pieces.push_back({ordinal, *Intersect(h.box, wanted)});
     parts.push_back({h.holder, pieces.back().box});
   }
-  LAMINA_RETURN_IF_ERROR(CheckCoverOf(wanted, parts));
+  LAMINA_RETURN_IF_ERROR(CheckCoverOf(wanted, parts.size(), In(parts)));
   return pieces;
 }
 
