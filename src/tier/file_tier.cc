@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,8 @@ namespace {
 
 constexpr int64_t kUnseenNs = 30 * base::kSecondNs;  // network file systems remember absence for so long
 constexpr int64_t kUnseenPauseNs = 200 * base::kMillisecondNs;
-constexpr int kTries = 5;  // of what a tidying process may undo while it is done
+constexpr int kTries = 5;            // of what a tidying process may undo while it is done
+constexpr size_t kLevelsMax = 1000;  // directories remembered
 
 bool HasErrno(const absl::Status& status, std::initializer_list<int> numbers) {
   const std::optional<int> found = base::ErrnoOf(status);
@@ -31,7 +33,7 @@ std::string WithoutTrailingSlashes(std::string path) {
 }  // namespace
 
 FileTier::FileTier(env::Env& env, std::string root, io::IoQueue& queue)
-    : env_(env), files_(env.files()), root_(WithoutTrailingSlashes(std::move(root))), queue_(queue) {}
+    : env_(env), files_(env.files()), root_(WithoutTrailingSlashes(std::move(root))), queue_(queue), mutex_(env) {}
 
 std::string FileTier::PathOf(std::string_view name) const { return JoinName(name.empty() || root_ != "/" ? root_ : "", name); }
 
@@ -40,6 +42,34 @@ absl::StatusOr<std::optional<env::FileSystemInfo>> FileTier::Capacity() {
   if (absl::IsNotFound(capacity.status())) capacity = files_.Capacity(DirectoryOf(root_));
   LAMINA_RETURN_IF_ERROR(capacity.status());
   return *capacity;
+}
+
+absl::Status FileTier::CheckLevels(std::string_view name) {
+  for (size_t end = name.find('/'); end != std::string_view::npos; end = name.find('/', end + 1)) {
+    const std::string level(name.substr(0, end));
+    {
+      const env::MutexLock lock(mutex_);
+      if (levels_.contains(level)) continue;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const std::optional<env::FileKind> kind, KindOf(level));
+    if (!kind.has_value()) return absl::OkStatus();  // whatever is done with the name tells
+    if (*kind != env::FileKind::kDirectory) return Astray(level);
+    const env::MutexLock lock(mutex_);
+    if (levels_.size() >= kLevelsMax) levels_.clear();
+    levels_.insert(level);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<env::FileKind>> FileTier::KindOf(std::string_view name) {
+  const absl::StatusOr<env::FileInfo> info = files_.Stat(PathOf(name));
+  if (absl::IsNotFound(info.status())) return std::optional<env::FileKind>();
+  LAMINA_RETURN_IF_ERROR(info.status());
+  return std::optional(info->kind);
+}
+
+absl::Status FileTier::Astray(std::string_view name) const {
+  return absl::DataLossError(absl::StrCat("'", PathOf(name), "' is a link or no directory: nothing below a root is reached through one"));
 }
 
 absl::Status FileTier::MakeLevel(const std::string& parent, const std::string& path) {
@@ -71,6 +101,7 @@ absl::Status FileTier::Prepare(std::string_view prefix) {
       end = std::min(prefix.find('/', end + 1), prefix.size());
       status = MakeLevel(parent, PathOf(prefix.substr(0, end)));
     }
+    if (status.ok() && !prefix.empty()) return CheckLevels(JoinName(prefix, ""));
     if (!absl::IsNotFound(status)) return status;
     // An empty level may be swept between two calls; then all levels are made again. Or it is there, and this client of a network file
     // system does not show it yet.
@@ -82,6 +113,7 @@ absl::Status FileTier::Prepare(std::string_view prefix) {
 
 absl::StatusOr<std::unique_ptr<ObjectWriter>> FileTier::CreateObject(std::string_view name) {
   LAMINA_RETURN_IF_ERROR(CheckName(name));
+  LAMINA_RETURN_IF_ERROR(CheckLevels(name));
   const std::string path = PathOf(name);
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<env::File> file, files_.CreateNew(path));
   return NewFileWriter(env_, queue_, std::move(file), path, DirectoryOf(path));
@@ -89,11 +121,15 @@ absl::StatusOr<std::unique_ptr<ObjectWriter>> FileTier::CreateObject(std::string
 
 absl::StatusOr<std::unique_ptr<ObjectReader>> FileTier::OpenObject(std::string_view name) {
   LAMINA_RETURN_IF_ERROR(CheckName(name));
+  LAMINA_RETURN_IF_ERROR(CheckLevels(name));
+  LAMINA_ASSIGN_OR_RETURN(const std::optional<env::FileKind> kind, KindOf(name));
+  if (kind == env::FileKind::kLink) return Astray(name);
   return OpenFileReader(env_, PathOf(name));
 }
 
 absl::StatusOr<std::vector<std::string>> FileTier::ListNames(std::string_view prefix) {
   LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
+  if (!prefix.empty()) LAMINA_RETURN_IF_ERROR(CheckLevels(JoinName(prefix, "")));
   const absl::StatusOr<std::vector<env::DirectoryEntry>> entries = files_.List(PathOf(prefix));
   std::vector<std::string> names;
   if (absl::IsNotFound(entries.status())) return names;
@@ -146,6 +182,7 @@ absl::Status FileTier::PublishName(const std::string& temporary, const std::stri
 
 absl::Status FileTier::PutIfAbsent(std::string_view name, std::string_view bytes) {
   LAMINA_RETURN_IF_ERROR(CheckName(name));
+  LAMINA_RETURN_IF_ERROR(CheckLevels(name));
   const std::string path = PathOf(name);
   const std::string directory = DirectoryOf(path);
   absl::Status status;
@@ -162,6 +199,7 @@ absl::Status FileTier::PutIfAbsent(std::string_view name, std::string_view bytes
 
 absl::Status FileTier::Touch(std::string_view name) {
   LAMINA_RETURN_IF_ERROR(CheckName(name));
+  LAMINA_RETURN_IF_ERROR(CheckLevels(name));
   return files_.Touch(PathOf(name));
 }
 
@@ -174,6 +212,7 @@ absl::StatusOr<ObjectInfo> FileTier::Stat(std::string_view name) {
 
 absl::Status FileTier::Delete(std::string_view name) {
   LAMINA_RETURN_IF_ERROR(CheckName(name));
+  LAMINA_RETURN_IF_ERROR(CheckLevels(name));
   const absl::Status status = files_.Unlink(PathOf(name));
   return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }

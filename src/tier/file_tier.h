@@ -1,13 +1,17 @@
 // A tier on a file system that several hosts may share: POSIX, NFS, Lustre. Objects are files under the root; what must appear at once is
-// written under a hidden name, synced and linked. Nothing is ever written in place, and no name leads out of the root.
+// written under a hidden name, synced and linked. Nothing is ever written in place, and no name leads out of the root: the root itself may
+// be a link, but nothing below it is reached through one.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "env/env.h"
+#include "env/sync.h"
 #include "tier/tier.h"
 
 namespace lamina::io {
@@ -40,6 +44,10 @@ class FileTier : public Tier {
 
  private:
   std::string PathOf(std::string_view name) const;
+  // DataLoss when a directory that `name` lies in is a link, or none. Each is looked at once.
+  absl::Status CheckLevels(std::string_view name);
+  absl::StatusOr<std::optional<env::FileKind>> KindOf(std::string_view name);  // nullopt: not there
+  absl::Status Astray(std::string_view name) const;
   absl::Status PrepareRoot();
   absl::Status MakeLevel(const std::string& parent, const std::string& path);
   absl::StatusOr<std::string> WriteTemporary(const std::string& directory, std::string_view bytes);
@@ -49,6 +57,8 @@ class FileTier : public Tier {
   env::FileSystem& files_;
   const std::string root_;
   io::IoQueue& queue_;
+  env::Mutex mutex_;
+  std::set<std::string> levels_ ABSL_GUARDED_BY(mutex_);  // known to be directories
 };
 
 }  // namespace lamina::tier

@@ -136,20 +136,42 @@ TEST_CASE("A handle that the server has forgotten is opened anew", "[tier]") {
   REQUIRE(absl::IsUnavailable(reader->ReadRange(0, std::as_writable_bytes(std::span(text.data(), text.size())))));
 }
 
-TEST_CASE("Links are read through by name, never listed, and deleted as links", "[tier]") {
+TEST_CASE("Links below a root are not followed, not listed, and deleted as links", "[tier]") {
   Place place;
   REQUIRE(place.tier.Prepare("steps").ok());
-  fs::create_directory(place.scratch.path() + "/elsewhere");
-  std::ofstream(place.scratch.path() + "/elsewhere/pack") << "bytes";
-  fs::create_directory_symlink(place.scratch.path() + "/elsewhere", place.root + "/steps/1");
-  fs::create_symlink(place.scratch.path() + "/elsewhere/pack", place.root + "/steps/pack");
-  REQUIRE(testing::TextOf(place.tier, "steps/1/pack") == "bytes");
+  const std::string elsewhere = place.scratch.path() + "/elsewhere";
+  fs::create_directory(elsewhere);
+  std::ofstream(elsewhere + "/pack") << "bytes";
+  fs::create_directory_symlink(elsewhere, place.root + "/steps/1");
+  fs::create_directory_symlink(elsewhere, place.root + "/readers");
+  fs::create_symlink(elsewhere + "/pack", place.root + "/steps/pack");
+  for (const std::string_view name : {"steps/1/pack", "steps/pack", "readers/pack"}) {
+    const absl::Status opened = place.tier.OpenObject(name).status();
+    INFO(name << ": " << opened.ToString());
+    REQUIRE(absl::IsDataLoss(opened));
+  }
+  REQUIRE(absl::IsDataLoss(place.tier.ListNames("readers").status()));
+  REQUIRE(absl::IsDataLoss(place.tier.Touch("readers/me")));
+  REQUIRE(absl::IsDataLoss(place.tier.PutIfAbsent("readers/me", "bytes")));
+  REQUIRE(absl::IsDataLoss(place.tier.CreateObject("readers/me").status()));
+  REQUIRE(absl::IsDataLoss(place.tier.Delete("readers/pack")));
+  REQUIRE(absl::IsDataLoss(place.tier.Prepare("readers")));
   REQUIRE(testing::NamesIn(place.tier, "steps").empty());
   REQUIRE(place.tier.List("steps")->empty());
   REQUIRE(place.tier.Delete("steps/pack").ok());
-  REQUIRE(fs::exists(place.scratch.path() + "/elsewhere/pack"));
+  REQUIRE(FileCount(elsewhere) == 1);
   REQUIRE(absl::IsAlreadyExists(place.tier.PutIfAbsent("steps/1", "bytes")));
   REQUIRE_FALSE(place.tier.RemovePrefix("steps/1").ok());
+}
+
+TEST_CASE("A root that is a link is used as what it names", "[tier]") {
+  Place place;
+  REQUIRE(place.tier.Prepare("log").ok());
+  REQUIRE(place.tier.PutIfAbsent("log/1", "bytes").ok());
+  fs::create_directory_symlink(place.root, place.scratch.path() + "/link");
+  FileTier through(place.env, place.scratch.path() + "/link", place.queue);
+  REQUIRE(testing::TextOf(through, "log/1") == "bytes");
+  REQUIRE(testing::NamesIn(through, "log") == std::vector<std::string>{"1"});
 }
 
 TEST_CASE("Leftovers of puts go when they are old, and nothing else does", "[tier]") {
