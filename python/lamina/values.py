@@ -217,7 +217,7 @@ def decode(node: Json, inner: Callable[[Json], object] | None = None) -> Any:
         raise CorruptionError(f"plain values in the checkpoint: {tag} has no meaning here")
     try:
         return rule(node[tag], inner or decode)
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, struct.error) as error:
         if isinstance(error, (CorruptionError, UnsupportedError, InvalidArgumentError)):
             raise
         raise CorruptionError(f"plain values in the checkpoint: {tag} is malformed: {error}") from error
@@ -282,8 +282,13 @@ def _decode_torch(kind: str, body: Json) -> object:
 
     if kind == "$size":
         return torch.Size(body)
-    value = torch.device(body) if kind == "$device" else vars(torch).get(body)
-    if kind == "$dtype" and not isinstance(value, torch.dtype):
+    if kind == "$device":
+        try:
+            return torch.device(body)
+        except RuntimeError as error:
+            raise UnsupportedError(f"this PyTorch has no device {body!r}") from error
+    value = vars(torch).get(body)
+    if not isinstance(value, torch.dtype):
         raise UnsupportedError(f"this PyTorch has no dtype {body}")
     return value
 
