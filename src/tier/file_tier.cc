@@ -101,7 +101,11 @@ absl::Status FileTier::Prepare(std::string_view prefix) {
       end = std::min(prefix.find('/', end + 1), prefix.size());
       status = MakeLevel(parent, PathOf(prefix.substr(0, end)));
     }
-    if (status.ok() && !prefix.empty()) return CheckLevels(JoinName(prefix, ""));
+    if (status.ok() && !prefix.empty()) {
+      LAMINA_RETURN_IF_ERROR(CheckLevels(JoinName(prefix, "")));
+      parent = PathOf(prefix);  // what goes into it next must find it
+      status = files_.Stat(parent).status();
+    }
     if (!absl::IsNotFound(status)) return status;
     // An empty level may be swept between two calls; then all levels are made again. Or it is there, and this client of a network file
     // system does not show it yet.

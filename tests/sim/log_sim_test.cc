@@ -447,11 +447,13 @@ TEST_CASE("Answers that a network file system garbles do not change what is comm
 }
 
 TEST_CASE("A root that the former trainer made a moment ago and that does not show yet is waited for", "[sim]") {
+  const int64_t delay_ns = GENERATE(0, 1'000'000'000);  // of the former's operations, so that its directories show one after another
   for (int64_t killed_at = 1; killed_at <= 30; ++killed_at) {
     SimWorldOptions options;
     options.stale_ns = 10'000'000'000;
     SimWorld world(options);
     SimProcess& former = world.NewProcess("former");
+    if (delay_ns > 0) world.AddFault({.process = "former", .count = 100, .delay_ns = delay_ns});
     world.KillAtOp(former, killed_at);
     Told told;
     absl::Status status = absl::UnknownError("did not end");
