@@ -151,6 +151,15 @@ std::vector<uint64_t> HistoryCheck::OpensOf(const HistoryJob& job) const {
   return opens;
 }
 
+// The last record before another job's claim. What came after it a fenced job need not see.
+uint64_t HistoryCheck::FenceOf(const HistoryJob& job) const {
+  const std::vector<uint64_t> opens = OpensOf(job);
+  for (uint64_t number = opens.empty() ? 1 : opens.front(); number <= log_.newest_number(); ++number) {
+    if (log_.At(number).kind == RecordKind::kOpen && JobOf(number) != &job) return number - 1;
+  }
+  return log_.newest_number();
+}
+
 const HistoryJob* HistoryCheck::JobOf(uint64_t incarnation) const {
   for (const std::unique_ptr<HistoryJob>& job : jobs_) {
     if (log_.At(incarnation).trainer.pid == job->process(0).Self().pid) return job.get();
@@ -197,7 +206,7 @@ absl::Status HistoryCheck::CheckTold(const HistoryJob& job) {
       const bool saved = told.kind == Action::Kind::kSave;
       const absl::Status status = saved ? CheckSave(job, told) : CheckRestore(job, told, from);
       if (!status.ok()) return base::Annotate(status, absl::StrCat("rank ", rank));
-      if (job.script().mode == Mode::kTrain && told.status.ok()) from = told.records;
+      if (job.script().mode == Mode::kTrain && told.status.ok()) from = std::min(told.records, FenceOf(job));
     }
   }
   return CheckTogether(job);
@@ -239,7 +248,8 @@ absl::Status HistoryCheck::CheckRestore(const HistoryJob& job, const Told& told,
   if (told.asked.has_value() && told.moment.step != *told.asked) return Broken(absl::StrCat(what, " was to give step ", *told.asked));
   const bool may_rewind = told.asked.has_value() || job.script().mode == Mode::kRead;
   for (uint64_t number = from; number <= std::min(told.records, log_.newest_number()); ++number) {
-    if (number > from && !may_rewind && log_.At(number).kind == RecordKind::kRewind) break;
+    const bool rewinds = number > from && log_.At(number).kind == RecordKind::kRewind && JobOf(log_.At(number).incarnation) == &job;
+    if (rewinds && !may_rewind) break;
     if (log_.HeadAt(number) == commit) return absl::OkStatus();
     for (const uint64_t newer : log_.LineAt(number)) {
       if (newer == commit) return absl::OkStatus();

@@ -57,6 +57,7 @@ class HistoryCheck {
   static std::string AttemptOf(const std::string& name);  // the attempt's path of a file in it; empty: of none
   bool IsDamaged(const format::StepEntry& step) const { return damaged_.contains(format::AttemptPath(step.attempt)); }
   std::vector<uint64_t> OpensOf(const HistoryJob& job) const;
+  uint64_t FenceOf(const HistoryJob& job) const;
   const HistoryJob* JobOf(uint64_t incarnation) const;
   SaveOfJob SaveWithLife(int64_t life) const;
   uint64_t CommitOf(const HistoryJob& job, int64_t step, uint32_t ordinal) const;
