@@ -29,6 +29,8 @@ struct SaveRequest {
   std::span<const TensorView> tensors;
   std::span<const BlobView> blobs;
   Topology topology;  // the same on all ranks; may be empty
+  // Not OK: this rank could not make views of its state, and why. The save fails on all ranks by that, at once.
+  absl::Status refused = {};
 };
 
 struct StoredTensor {

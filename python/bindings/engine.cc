@@ -154,11 +154,14 @@ class PyEngine {
     });
   }
 
-  PyTicket Save(int64_t step, const py::sequence& tensors, const py::dict& blobs, const py::sequence& topology) {
+  // `refused`: the class and the message of what kept this rank from describing its state.
+  PyTicket Save(int64_t step, const py::sequence& tensors, const py::dict& blobs, const py::sequence& topology,
+                const std::optional<std::pair<std::string, std::string>>& refused) {
     const std::vector<TensorView> views = TensorsFromPython(tensors);
     std::vector<BlobView> plain;
     for (const auto& [name, bytes] : blobs) plain.push_back({name.cast<std::string>(), bytes.cast<std::string>()});
-    SaveRequest request{step, views, plain, TopologyFromPython(topology)};
+    SaveRequest request{step, views, plain, TopologyFromPython(topology), absl::OkStatus()};
+    if (refused.has_value()) request.refused = StatusFromClassName(refused->first, refused->second);
     return PyTicket(ValueOrRaise(WithoutGil([&] { return parts_->engine->Save(request); })));
   }
 
@@ -221,7 +224,7 @@ void BindEngine(py::module_& module) {
       .def("fail", &PySession::Fail, "error_class_name"_a, "message"_a);
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const py::dict&, std::shared_ptr<StoreQueue>>(), "options"_a, "coordinator"_a)
-      .def("save", &PyEngine::Save, "step"_a, "tensors"_a, "blobs"_a, "topology"_a)
+      .def("save", &PyEngine::Save, "step"_a, "tensors"_a, "blobs"_a, "topology"_a, "refused"_a = std::nullopt)
       .def(
           "begin_restore",
           [](const py::object& engine, std::optional<int64_t> step) {

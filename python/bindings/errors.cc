@@ -35,6 +35,7 @@ constexpr std::array kRows = {
     Row{absl::StatusCode::kDeadlineExceeded, "DeadlineError"},
     Row{absl::StatusCode::kCancelled, "CancelledError"},
     Row{absl::StatusCode::kInternal, "InternalError"},
+    Row{absl::StatusCode::kUnknown, "Error"},  // an exception of the trainer's own code
 };
 
 std::string_view ClassNameOf(const absl::Status& status) {

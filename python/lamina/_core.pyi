@@ -21,7 +21,12 @@ class StoreQueue:
 class Engine:
     def __init__(self, options: dict[str, Any], coordinator: StoreQueue | None) -> None: ...
     def save(
-        self, step: int, tensors: Sequence[_TensorArg], blobs: dict[str, bytes], topology: Sequence[tuple[str, int]]
+        self,
+        step: int,
+        tensors: Sequence[_TensorArg],
+        blobs: dict[str, bytes],
+        topology: Sequence[tuple[str, int]],
+        refused: tuple[str, str] | None = None,
     ) -> SaveTicket: ...
     def begin_restore(self, step: int | None) -> RestoreSession: ...
     def close(self, grace_s: float | None) -> None: ...

@@ -11,10 +11,19 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Final
 
+from lamina import _core
 from lamina import options as option_names
 from lamina import restore as restoring
 from lamina.blobs import blobs_of
-from lamina.errors import FencedError, InvalidArgumentError, NotFoundError, StateError, UnsupportedError
+from lamina.errors import (
+    Error,
+    FencedError,
+    InvalidArgumentError,
+    NotFoundError,
+    StateError,
+    UnsupportedError,
+    class_and_message,
+)
 from lamina.events import check_hooks, logger
 from lamina.matching import Rename
 from lamina.ranks import Ranks
@@ -24,6 +33,7 @@ from lamina.save_handle import SaveHandle
 from lamina.state import Capture, tensor_args, topology_of
 
 _EXIT_GRACE_S: Final = 30.0
+_trainers: Final[weakref.WeakValueDictionary[str, Checkpointer]] = weakref.WeakValueDictionary()  # of this process, by root
 
 
 class Checkpointer:
@@ -47,7 +57,7 @@ class Checkpointer:
         options: rarer options by name; see docs/options.md.
 
     Raises:
-        StateError: WORLD_SIZE > 1 without a process group.
+        StateError: WORLD_SIZE > 1 without a process group, or a Checkpointer of this process that is not closed trains on this root.
         InvalidArgumentError: an unknown option or a value out of its range.
         UnsupportedError: an option that this version does not have.
     """
@@ -71,6 +81,9 @@ class Checkpointer:
         hooks = tuple(hooks)
         check_hooks(hooks)
         _check_snapshot(snapshot, keep)
+        place = os.path.realpath(root)
+        if mode == "train":
+            _check_alone(place)
         ranks = Ranks(process_group)
         chosen = core_options(root, ranks, memory, options)
         chosen.update(
@@ -85,12 +98,14 @@ class Checkpointer:
         self._ranks = ranks
         self._failures_tolerated = failures_tolerated
         self._failed_in_row = 0
-        self._save_count = 0
+        self.save_count = 0
         self._unjudged: collections.deque[SaveHandle] = collections.deque()
         self._exit_grace_s = float(chosen.get("exit_grace_s", _EXIT_GRACE_S))
         self._runtime: Runtime | None = Runtime(chosen, ranks, hooks, self._exit_grace_s)
         self._finalizer = weakref.finalize(self, self._runtime.collected)
         self._finalizer.atexit = False
+        if mode == "train":
+            _trainers[place] = self
 
     def save(self, step: int, state: MutableMapping[Any, Any], *, metadata: Any = None) -> SaveHandle:
         """Saves `state` as `step`, in the background. All ranks call it in the same order of steps.
@@ -107,8 +122,9 @@ class Checkpointer:
         Raises:
             SaveFailedError: the very first save failed, or more than `failures_tolerated` in a row did, of those up to the one before the
                 last; on all ranks at the same call. Nothing is saved then. A FencedError is never tolerated.
-            UnsupportedError: a value or tensor of a kind that is not taken; named by its path.
-            ResourceExhaustedError: the plain values take more than 1 GiB as text; names the largest.
+            UnsupportedError: a value or tensor of a kind that is not taken; named by its path. Among several ranks the first save raises
+                it on all of them, and a later one fails by it on all of them.
+            ResourceExhaustedError: the plain values take more than 1 GiB as text; names the largest. As above.
             StateError: the Checkpointer is closed, only reads, or is in a forked process.
         """
         began_s = time.perf_counter()
@@ -117,14 +133,9 @@ class Checkpointer:
             raise StateError(f'save() with mode="{self._mode}": make a Checkpointer with mode="train"')
         step = _checked_step(step)
         self._judge()
-        captured = Capture(state)
-        blobs = blobs_of(captured, metadata if self._ranks.rank == 0 else None)
-        # Lazily conjugated tensors are resolved into temporaries, which must live until the core has copied.
-        args, alive = tensor_args(captured.entries)
-        ticket = runtime.engine.save(step, args, blobs, topology_of(captured.entries, self._ranks.count))
-        del alive
-        handle = SaveHandle(ticket, step, self._save_count, time.perf_counter() - began_s)
-        self._save_count += 1
+        ticket = self._begin_save(runtime, step, state, metadata)
+        handle = SaveHandle(ticket, step, self.save_count, time.perf_counter() - began_s)
+        self.save_count += 1
         self._unjudged.append(handle)
         runtime.unseen = [each for each in runtime.unseen if not each.seen]
         runtime.unseen.append(handle)
@@ -196,6 +207,32 @@ class Checkpointer:
         except Exception as failure:
             _note(error, f"lamina: while leaving the Checkpointer: {failure}")
 
+    def _begin_save(self, runtime: Runtime, step: int, state: MutableMapping[Any, Any], metadata: Any) -> _core.SaveTicket:
+        """Hands the state to the core. What this rank alone refuses is told to the others, whose save fails by it at once."""
+        try:
+            captured = Capture(state)
+            blobs = blobs_of(captured, metadata if self._ranks.rank == 0 else None)
+            # Lazily conjugated tensors are resolved into temporaries, which must live until the core has copied.
+            args, alive = tensor_args(captured.entries)
+            topology = topology_of(captured.entries, self._ranks.count)
+        except Exception as error:
+            if self._ranks.count == 1:
+                raise
+            try:
+                return runtime.engine.save(step, (), {}, (), class_and_message(error))
+            except Error as failure:
+                # The first save, where the ranks meet: it fails here as on all others.
+                if failure.rank == self._ranks.rank:
+                    raise error from None
+                raise
+        ticket = runtime.engine.save(step, args, blobs, topology)
+        del alive
+        return ticket
+
+    def is_open(self) -> bool:
+        """Whether it still saves and restores in this process."""
+        return self._runtime is not None and not self._runtime.is_forked()
+
     def _open(self) -> Runtime:
         if self._runtime is None:
             raise StateError("the Checkpointer is closed")
@@ -247,6 +284,16 @@ def _checked_step(step: Any) -> int:
     if isinstance(step, bool) or not hasattr(step, "__index__") or not 0 <= operator.index(step) < 2**63:
         raise InvalidArgumentError(f"step is {step!r}; expected an integer from 0 to 2^63 - 1")
     return operator.index(step)
+
+
+def _check_alone(place: str) -> None:
+    """A second trainer on a root would fence the first one, which the one process can only have meant by mistake."""
+    first = _trainers.get(place)
+    if first is not None and first.is_open():
+        raise StateError(
+            f"this process trains on {place!r} already, with a Checkpointer that has saved {first.save_count} times: use that one, or "
+            'close() it first; to look at the root beside it, make one with mode="read", or use lamina.open'
+        )
 
 
 def _check_snapshot(snapshot: str, keep: Any) -> None:

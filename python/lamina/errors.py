@@ -106,8 +106,18 @@ class SaveFailedError(Error):
     """A save failed. What is raised is of the class of its first cause and of this one."""
 
 
+def class_and_message(error: Exception) -> tuple[str, str]:
+    """How an exception is told to other ranks: the name of a class of this module, and its text."""
+    if isinstance(error, Error):
+        return type(error).__name__, str(error)
+    return "Error", f"{type(error).__name__}: {error}"
+
+
 @functools.cache
 def _failed_class(cause: type[Error]) -> type[Error]:
+    if cause is Error:  # the trainer's own exception
+        return SaveFailedError
+
     def reduce(self: Error) -> tuple[Any, ...]:
         return save_failed, (cause(str(self), **self.facts()),)
 

@@ -101,10 +101,7 @@ def _place(parsed: values.Json) -> dict[str, dict[str, values.Json]]:
 
 def _exchange(ranks: Ranks, failure: Exception | None, problems: Problems | None = None) -> list[Any]:
     """What each rank says: the class name and message of its failure, and its problems."""
-    error = None
-    if failure is not None:
-        known = isinstance(failure, errors.Error)
-        error = [type(failure).__name__ if known else "Error", str(failure) if known else f"{type(failure).__name__}: {failure}"]
+    error = None if failure is None else errors.class_and_message(failure)
     message = {"error": error, "problems": dataclasses.asdict(problems or Problems())}
     return [json.loads(each) for each in ranks.gather(json.dumps(message).encode())]
 

@@ -132,9 +132,12 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
   job.key = absl::StrCat("save/", restore_count_, "/", request.step);
   Post(EventKind::kSaveBegin, job, 0, 0, "");
 
-  absl::StatusOr<plan::RankDescription> description = plan::Describe(request.tensors, request.topology);
-  if (description.ok()) job.description = *std::move(description);
-  job.status = description.status();
+  job.status = request.refused;
+  if (job.status.ok()) {
+    absl::StatusOr<plan::RankDescription> description = plan::Describe(request.tensors, request.topology);
+    job.status = description.status();
+    if (description.ok()) job.description = *std::move(description);
+  }
   job.plans = PlansFor(job.number);
   if (job.plans == nullptr) LAMINA_RETURN_IF_ERROR(Prologue(job, job.status));
   if (job.status.ok()) job.status = TakeSnapshot(job, request);

@@ -116,7 +116,15 @@ class Engine:
         self.events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.closed_with: list[float | None] = []
 
-    def save(self, step: int, tensors: Sequence[Any], blobs: Mapping[str, bytes], topology: Sequence[tuple[str, int]]) -> SaveTicket:
+    def save(
+        self,
+        step: int,
+        tensors: Sequence[Any],
+        blobs: Mapping[str, bytes],
+        topology: Sequence[tuple[str, int]],
+        refused: tuple[str, str] | None = None,
+    ) -> SaveTicket:
+        assert refused is None
         if step in self.faults:
             return SaveTicket({}, self.faults[step])
         rank = self.options["rank"]
