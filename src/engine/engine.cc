@@ -8,6 +8,7 @@
 #include "engine/engine_impl.h"
 #include "engine/memory_budget.h"
 #include "engine/runtime.h"
+#include "engine/shared_path.h"
 #include "format/version.h"
 
 namespace lamina::engine {
@@ -201,9 +202,18 @@ absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
   return claimed;
 }
 
+// Once, before the first claim.
+absl::Status EngineImpl::MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine) {
+  if (root_is_shared_ || options_.rank_count == 1) return absl::OkStatus();
+  LAMINA_RETURN_IF_ERROR(CheckSharedPath(options_, runtime_, agreement_, key, what, mine));
+  root_is_shared_ = true;
+  return absl::OkStatus();
+}
+
 // The first save, and the first after a restore: the ranks meet, the leader claims the root, and all make the plan from what all hold.
 absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
   const std::string what = absl::StrCat("save of step ", job.step, ", first meeting");
+  LAMINA_RETURN_IF_ERROR(MeetAtRoot(job.key + "/root", what, mine));
   absl::StatusOr<std::string> answer =
       agreement_.Assemble(job.key + "/first", what, options_.begin_timeout_s, mine, [this]() -> absl::StatusOr<std::string> {
         LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, EnsureClaimed(/*for_first_save=*/true));
@@ -315,6 +325,8 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
     if (fenced_) return absl::AbortedError("a newer incarnation has taken this root over: this job must not restore as its trainer");
   }
   const int64_t number = restore_count_++;
+  const auto active = std::make_shared<Active>(*this);
+  LAMINA_RETURN_IF_ERROR(MeetAtRoot(absl::StrCat("restore/", number, "/root"), "restore, choosing the step", absl::OkStatus()));
   auto run = std::make_unique<RestoreRun>(
       options_, runtime_, agreement_, number, step, [this] { return EnsureClaimed(/*for_first_save=*/false); },
       [this](const Claimed& claimed, const Restored& restored) {
@@ -331,7 +343,7 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
         first_plans_ = nullptr;
         plans_after_.clear();
       },
-      std::make_shared<Active>(*this));
+      active);
   LAMINA_RETURN_IF_ERROR(run->Begin());
   return std::unique_ptr<RestoreSession>(std::move(run));
 }

@@ -57,6 +57,7 @@ class EngineImpl final : public Engine {
   absl::Status CheckMaySave(int64_t step);
   absl::Status WaitForInFlight(int64_t saves_max);
   std::shared_ptr<const PlanSet> PlansFor(int64_t number);
+  absl::Status MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine);
   absl::Status Prologue(SaveJob& job, const absl::Status& mine);
   absl::StatusOr<std::shared_ptr<const PlanSet>> PlanTogether(const SaveJob& job);
   absl::Status TakeSnapshot(SaveJob& job, const SaveRequest& request);
@@ -111,6 +112,7 @@ class EngineImpl final : public Engine {
   int64_t restore_count_ = 0;
   int64_t last_step_ = -1;
   int64_t restored_step_ = -1;
+  bool root_is_shared_ = false;  // all ranks have seen so
 
   std::unique_ptr<env::Task> save_task_;
   std::unique_ptr<env::Task> beat_task_;

@@ -163,7 +163,8 @@ absl::Status Sweeper::SweepAttempt(const AttemptId& attempt, const std::set<std:
 absl::Status Sweeper::Tidy(const LogRecord& newest, int64_t& removed) {
   LAMINA_RETURN_IF_ERROR(RemoveOldLog(newest, removed));
   LAMINA_RETURN_IF_ERROR(RemoveOldLeases(newest, removed));
-  for (const std::string_view prefix : {std::string_view(), format::kLogPrefix}) {
+  LAMINA_RETURN_IF_ERROR(RemoveOldProbes(removed));
+  for (const std::string_view prefix : {std::string_view(), format::kLogPrefix, format::kProbePrefix}) {
     LAMINA_ASSIGN_OR_RETURN(const int64_t leftovers, tier_.RemoveLeftovers(prefix, kLeftoverAgeNs));
     removed += leftovers;
   }
@@ -176,6 +177,20 @@ absl::Status Sweeper::RemoveOldLog(const LogRecord& newest, int64_t& removed) {
     const std::optional<uint64_t> number = format::ParseLogName(name);
     if (!number || *number >= newest.floor || std::binary_search(newest.opens.begin(), newest.opens.end(), *number)) continue;
     LAMINA_RETURN_IF_ERROR(tier_.Delete(format::LogPath(*number)));
+    ++removed;
+  }
+  return absl::OkStatus();
+}
+
+// Of processes that ended before they could remove them.
+absl::Status Sweeper::RemoveOldProbes(int64_t& removed) {
+  LAMINA_ASSIGN_OR_RETURN(std::vector<ObjectInfo> infos, tier_.List(format::kProbePrefix));
+  std::erase_if(infos, [](const ObjectInfo& info) { return !format::IsProbeName(info.name.substr(format::kProbePrefix.size() + 1)); });
+  if (infos.empty()) return absl::OkStatus();
+  LAMINA_ASSIGN_OR_RETURN(const int64_t now_ns, StoreNowNs(env_, tier_));
+  for (const ObjectInfo& info : infos) {
+    if (now_ns - info.modified_ns < kLeftoverAgeNs) continue;
+    LAMINA_RETURN_IF_ERROR(tier_.Delete(info.name));
     ++removed;
   }
   return absl::OkStatus();

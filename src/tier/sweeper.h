@@ -50,6 +50,7 @@ class Sweeper {
   absl::Status Tidy(const format::LogRecord& newest, int64_t& removed);
   absl::Status RemoveOldLog(const format::LogRecord& newest, int64_t& removed);
   absl::Status RemoveOldLeases(const format::LogRecord& newest, int64_t& removed);
+  absl::Status RemoveOldProbes(int64_t& removed);
 
   env::Env& env_;
   Tier& tier_;

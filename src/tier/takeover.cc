@@ -43,8 +43,7 @@ absl::Status WatchLease(env::Env& env, Tier& tier, const format::LogRecord& newe
 }  // namespace
 
 absl::StatusOr<int64_t> StoreNowNs(env::Env& env, Tier& tier) {
-  constexpr int kNonceDigits = 16;
-  const std::string name = format::ProbePath(env::RandomHex(env, kNonceDigits));
+  const std::string name = format::ProbePath(env::RandomHex(env, format::kProbeDigits));
   LAMINA_RETURN_IF_ERROR(tier.Touch(name));
   const absl::StatusOr<ObjectInfo> info = tier.Stat(name);
   LAMINA_RETURN_IF_ERROR(tier.Delete(name));

@@ -15,6 +15,9 @@ TEST_CASE("Paths are made of numbers", "[format]") {
   CHECK(WriterLeasePath(7) == "writers/7");
   CHECK(ReaderLeasePath("9a") == "readers/9a");
   CHECK(ProbePath("9a") == "probe/9a");
+  CHECK(IsProbeName("0123456789abcdef"));
+  CHECK_FALSE(IsProbeName("0123456789abcde"));
+  CHECK_FALSE(IsProbeName("0123456789ABCDEF"));
 }
 
 TEST_CASE("Numbers that outgrow their digits print wider and still parse", "[format]") {
