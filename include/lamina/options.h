@@ -20,15 +20,17 @@ struct Options {
   std::string run_id;            // names the job across relaunches; empty: not known
   bool takeover = false;         // take the root from a trainer that still lives
   int64_t memory_bytes = 0;  // window of this rank; 0: from the first state, 1.1 times its bytes, at most its part of 40 % of free memory
-  int32_t failures_tolerated = 3;   // consecutive failed saves that training survives; >= 0
-  double save_timeout_s = 0;        // 0: the larger of 600 and 10 times the last save
-  double begin_timeout_s = 60;      // a rank that has not come to a save by then is named; > 0
-  double exit_grace_s = 30;         // what an exit under an exception waits at most; >= 0
-  double beat_s = 2;                // a rank says this often that it lives while a save runs; > 0
-  double beat_timeout_s = 20;       // no beat for this long fails the save; > beat_s
-  double restore_retry_s = 30;      // how long missing or stale files are tried again; >= 0
-  int32_t saves_in_flight_max = 2;  // 1 or 2
-  int32_t io_threads = 2;           // per rank; 1 to 64
+  int32_t failures_tolerated = 3;     // consecutive failed saves that training survives; >= 0
+  double save_timeout_s = 0;          // 0: the larger of 600 and 10 times the last save
+  double begin_timeout_s = 60;        // a rank that has not come to a save by then is named; > 0
+  double exit_grace_s = 30;           // what an exit under an exception waits at most; >= 0
+  double beat_s = 2;                  // a rank says this often that it lives while a save runs; > 0
+  double beat_timeout_s = 20;         // no beat for this long fails the save; > beat_s
+  double restore_retry_s = 30;        // how long missing or stale files are tried again; >= 0
+  double restore_seconds_max = 3600;  // a restore that takes longer fails, also where storage hangs; > 0
+  double verdict_timeout_s = 30;      // what a hook that is asked has to answer in; > 0
+  int32_t saves_in_flight_max = 2;    // 1 or 2
+  int32_t io_threads = 2;             // per rank; 1 to 64
   std::string coordination_dir;     // where the ranks of a C++ job find each other, a path that all of them see; Engine::Open alone uses it
   std::string coordination_prefix;  // starts every key: one nonce per job. For Engine::Open a name, which jobs that share a directory need
 

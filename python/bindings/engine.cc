@@ -16,6 +16,7 @@
 #include "gil.h"
 #include "hooks.h"
 #include "hooks/dispatcher.h"
+#include "hooks/verdicts.h"
 #include "lamina/engine.h"
 #include "machine.h"
 #include "options.h"
@@ -126,7 +127,8 @@ class PySession {
 
 class PyEngine {
  public:
-  PyEngine(const py::dict& options, std::shared_ptr<StoreQueue> queue) {
+  // `asked`: the names of the hooks that are asked.
+  PyEngine(const py::dict& options, std::shared_ptr<StoreQueue> queue, const std::vector<std::string>& asked) {
     parts_->queue = std::move(queue);
     std::shared_ptr<TestingEnv> testing;
     const Options known = OptionsFromPython(options, testing);
@@ -140,13 +142,24 @@ class PyEngine {
     parts_->dispatcher = std::make_unique<hooks::Dispatcher>(parts_->machine->env(), kEventCapacity, [](const std::string&) {});
     parts_->dispatcher->AddHook(parts_->mailbox);
     parts_->dispatcher->Start();
-    parts_->engine = ValueOrRaise(engine::NewEngine(
-        known, {parts_->machine->env(), parts_->machine->tier(), *parts_->coordinator, *parts_->device, parts_->dispatcher.get()}));
+    parts_->verdicts = std::make_unique<hooks::Verdicts>(parts_->machine->env(), static_cast<int64_t>(known.verdict_timeout_s * 1e9),
+                                                         [dispatcher = parts_->dispatcher.get(), rank = known.rank](std::string line) {
+                                                           Event event;
+                                                           event.kind = EventKind::kFallback;
+                                                           event.rank = rank;
+                                                           event.cause = std::move(line);
+                                                           dispatcher->Post(std::move(event));
+                                                         });
+    for (const std::string& name : asked) {
+      parts_->verdicts->Add(name, parts_->asked.emplace_back(std::make_shared<VerdictMailbox>()));
+    }
+    parts_->engine = ValueOrRaise(engine::NewEngine(known, {parts_->machine->env(), parts_->machine->tier(), *parts_->coordinator,
+                                                            *parts_->device, parts_->dispatcher.get(), parts_->verdicts.get()}));
   }
 
   ~PyEngine() {
     WithoutGil([this] {
-      parts_->mailbox->Close();
+      parts_->CloseMailboxes();
       if (parts_->engine == nullptr) return;
       parts_->engine->Abandon();
       // A save that hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
@@ -176,7 +189,7 @@ class PyEngine {
     WithoutGil([&] {
       if (!status.ok()) parts_->engine->Abandon();
       parts_->dispatcher->Stop();
-      parts_->mailbox->Close();
+      parts_->CloseMailboxes();
     });
     RaiseIfError(status);
   }
@@ -189,6 +202,17 @@ class PyEngine {
     return py::none();
   }
 
+  // What the hook with that ordinal is asked: ("may_commit", step). As NextEvent.
+  py::object NextQuestion(size_t hook, double timeout_s) {
+    VerdictMailbox& mailbox = *parts_->asked.at(hook);
+    const std::optional<VerdictMailbox::Question> question = WithoutGil([&] { return mailbox.Next(timeout_s); });
+    if (question.has_value()) return py::make_tuple(question->name, question->step);
+    if (mailbox.closed()) throw py::stop_iteration();
+    return py::none();
+  }
+
+  void Answer(size_t hook, std::optional<std::string> refusal) { parts_->asked.at(hook)->Answer(std::move(refusal)); }
+
  private:
   // In the order of construction: what is later stands on what is before.
   struct Parts {
@@ -199,7 +223,14 @@ class PyEngine {
     std::unique_ptr<device::HostDevice> device;
     std::unique_ptr<coord::Coordinator> coordinator;
     std::unique_ptr<hooks::Dispatcher> dispatcher;
+    std::vector<std::shared_ptr<VerdictMailbox>> asked;
+    std::unique_ptr<hooks::Verdicts> verdicts;
     std::unique_ptr<Engine> engine;
+
+    void CloseMailboxes() const {
+      mailbox->Close();
+      for (const std::shared_ptr<VerdictMailbox>& each : asked) each->Close();
+    }
   };
 
   std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
@@ -223,7 +254,8 @@ void BindEngine(py::module_& module) {
       .def("fill", &PySession::Fill, "targets"_a)
       .def("fail", &PySession::Fail, "error_class_name"_a, "message"_a);
   py::class_<PyEngine>(module, "Engine")
-      .def(py::init<const py::dict&, std::shared_ptr<StoreQueue>>(), "options"_a, "coordinator"_a)
+      .def(py::init<const py::dict&, std::shared_ptr<StoreQueue>, const std::vector<std::string>&>(), "options"_a, "coordinator"_a,
+           "asked"_a = std::vector<std::string>())
       .def("save", &PyEngine::Save, "step"_a, "tensors"_a, "blobs"_a, "topology"_a, "refused"_a = std::nullopt)
       .def(
           "begin_restore",
@@ -234,7 +266,9 @@ void BindEngine(py::module_& module) {
           },
           "step"_a)
       .def("close", &PyEngine::Close, "grace_s"_a)
-      .def("next_event", &PyEngine::NextEvent, "timeout_s"_a);
+      .def("next_event", &PyEngine::NextEvent, "timeout_s"_a)
+      .def("next_question", &PyEngine::NextQuestion, "hook"_a, "timeout_s"_a)
+      .def("answer", &PyEngine::Answer, "hook"_a, "refusal"_a);
 }
 
 }  // namespace lamina::bindings

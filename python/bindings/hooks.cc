@@ -1,6 +1,7 @@
 #include "hooks.h"
 
 #include <chrono>
+#include <utility>
 
 namespace lamina::bindings {
 namespace {
@@ -36,6 +37,38 @@ void EventMailbox::Close() {
 bool EventMailbox::closed() {
   const std::lock_guard lock(mutex_);
   return closed_ && events_.empty();
+}
+
+std::optional<VerdictMailbox::Question> VerdictMailbox::Next(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return question_.has_value() || closed_; });
+  return std::exchange(question_, std::nullopt);
+}
+
+void VerdictMailbox::Answer(std::optional<std::string> refusal) {
+  const std::lock_guard lock(mutex_);
+  answer_ = std::move(refusal);
+  changed_.notify_all();
+}
+
+void VerdictMailbox::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool VerdictMailbox::closed() {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+std::optional<std::string> VerdictMailbox::Ask(Question question) {
+  std::unique_lock lock(mutex_);
+  question_ = std::move(question);
+  answer_.reset();
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return answer_.has_value() || closed_; });
+  return answer_.has_value() ? *answer_ : std::nullopt;
 }
 
 pybind11::dict EventToPython(const Event& event) {

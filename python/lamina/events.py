@@ -29,6 +29,7 @@ KINDS: Final = (
     "Fenced",
 )
 METHODS: Final[dict[str, str]] = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower() for kind in KINDS}
+VERDICTS: Final = ("may_commit", "may_restore")
 _WARNINGS: Final = frozenset(("SaveFailed", "SaveSkipped", "RestorePassedOver", "ReplicaMismatch", "IoSlow", "Fallback", "Fenced"))
 _POLL_S: Final = 1.0  # an event, and the end, end the wait at once
 _INFO_S: Final = 60.0
@@ -63,6 +64,7 @@ class Event:
     cause: str = ""
 
 
+_NAMES: Final = (*METHODS.values(), *VERDICTS)
 _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Event))
 
 
@@ -74,10 +76,10 @@ def check_hooks(hooks: Iterable[object]) -> None:
     """
     for hook in hooks:
         for name in dir(hook):
-            if name.startswith("_") or name in METHODS.values() or not callable(getattr(hook, name)):
+            if name.startswith("_") or name in _NAMES or not callable(getattr(hook, name)):
                 continue
-            like = nearest(name, METHODS.values())
-            hint = f"did you mean {like}?" if like else f"events are {', '.join(METHODS.values())}"
+            like = nearest(name, _NAMES)
+            hint = f"did you mean {like}?" if like else f"there are {', '.join(_NAMES)}"
             raise InvalidArgumentError(f"hook {type(hook).__qualname__} has a method {name}, which matches no event: {hint}")
 
 

@@ -19,6 +19,7 @@ from lamina.events import Dispatcher, logger
 from lamina.ranks import Ranks
 from lamina.save_handle import SaveHandle
 from lamina.store_coordinator import StoreCoordinator, store_of
+from lamina.verdicts import Verdicts, asked_among
 
 _EXIT_CODE: Final = 75  # EX_TEMPFAIL of sysexits.h
 
@@ -36,13 +37,17 @@ class Runtime:
         self._exit_grace_s = exit_grace_s
         self.unseen: list[SaveHandle] = []
         self._coordinator = StoreCoordinator(store_of(ranks.group)) if ranks.count > 1 else None
+        hooks = list(hooks)
+        asked = asked_among(hooks)
         try:
-            self.engine = _core.Engine(options, self._coordinator.queue if self._coordinator else None)
+            names = [type(hook).__qualname__ for hook in asked]
+            self.engine = _core.Engine(options, self._coordinator.queue if self._coordinator else None, names)
         except BaseException:
             if self._coordinator is not None:
                 self._coordinator.close()
             raise
         self._dispatcher = Dispatcher(self.engine.next_event, hooks, ranks.rank)
+        self._verdicts = Verdicts(self.engine, asked)
         os.register_at_fork(after_in_child=functools.partial(_never_free, weakref.ref(self.engine)))
         atexit.register(self.at_exit)
 
@@ -66,6 +71,7 @@ class Runtime:
             raise
         finally:
             self._dispatcher.join()
+            self._verdicts.join()
             if self._coordinator is not None:
                 self._coordinator.close()
         try:

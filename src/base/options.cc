@@ -45,6 +45,8 @@ constexpr std::array kFields = {
     Field{"beat_s", &Options::beat_s, "more than 0, to 1e9", kOpenZero, kSecondsMax},
     Field{"beat_timeout_s", &Options::beat_timeout_s, "more than beat_s, to 1e9", kOpenZero, kSecondsMax},
     Field{"restore_retry_s", &Options::restore_retry_s, "0 to 1e9", 0, kSecondsMax},
+    Field{"restore_seconds_max", &Options::restore_seconds_max, "more than 0, to 1e9", kOpenZero, kSecondsMax},
+    Field{"verdict_timeout_s", &Options::verdict_timeout_s, "more than 0, to 1e9", kOpenZero, kSecondsMax},
     Field{"saves_in_flight_max", &Options::saves_in_flight_max, "1 or 2", 1, 2},
     Field{"io_threads", &Options::io_threads, "1 to 64", 1, 64},
     Field{"coordination_dir", &Options::coordination_dir, "an absolute path, or empty"},

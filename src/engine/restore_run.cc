@@ -60,7 +60,9 @@ RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement
       done_(std::move(done)),
       keep_active_(std::move(keep_active)) {}
 
-Patience RestoreRun::Waiting(std::string what) const { return {absl::StrCat("restore, ", what), env::kForeverNs, true, {}}; }
+Patience RestoreRun::Waiting(std::string what) const {
+  return {absl::StrCat("restore, ", what), LaterBy(begun_ns_, SecondsToNs(options_.restore_seconds_max)), true, {}};
+}
 
 std::string RestoreRun::EncodeChoice(const Choice& choice) {
   base::Writer writer;
@@ -102,15 +104,37 @@ absl::StatusOr<RestoreRun::Choice> RestoreRun::Choose() {
   for (const format::StepEntry& entry : line) choice.line.push_back(entry.attempt.step);
   if (wanted_step_.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(newest, *wanted_step_));
+    if (const std::optional<std::string> refusal = Refusal(entry)) return absl::FailedPreconditionError(*refusal);
     choice.candidates.push_back(entry);
-  } else {
-    const std::string lost = tier::PassedOver(newest);
-    // An empty root would have the job begin anew, over steps that are only out of sight.
-    if (line.empty() && !lost.empty()) return NoStep(runtime_.tier.Describe(), newest);
-    if (!lost.empty()) Post(EventKind::kRestorePassedOver, -1, 0, lost);
-    choice.candidates.assign(line.begin(), line.begin() + static_cast<ptrdiff_t>(std::min(line.size(), kCandidatesMax)));
+    return choice;
   }
+  const std::string lost = tier::PassedOver(newest);
+  // An empty root would have the job begin anew, over steps that are only out of sight.
+  if (line.empty() && !lost.empty()) return NoStep(runtime_.tier.Describe(), newest);
+  if (!lost.empty()) Post(EventKind::kRestorePassedOver, -1, 0, lost);
+  choice.candidates.assign(line.begin(), line.begin() + static_cast<ptrdiff_t>(std::min(line.size(), kCandidatesMax)));
+  const size_t allowed = NextAllowed(choice.candidates, 0);
+  if (!choice.candidates.empty() && allowed == choice.candidates.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("hooks refuse every step that there is to restore, the newest of them step ",
+                                                      line.front().attempt.step, "; events and log have their reasons"));
+  }
+  choice.candidates.erase(choice.candidates.begin(), choice.candidates.begin() + static_cast<ptrdiff_t>(allowed));
   return choice;
+}
+
+std::optional<std::string> RestoreRun::Refusal(const format::StepEntry& candidate) {
+  if (runtime_.verdicts == nullptr) return std::nullopt;
+  return runtime_.verdicts->Refusal(hooks::VerdictKind::kMayRestore, candidate.attempt.step);
+}
+
+// The first candidate from `next` on that no hook refuses; their count when there is none.
+size_t RestoreRun::NextAllowed(const std::vector<format::StepEntry>& candidates, size_t next) {
+  for (; next < candidates.size(); ++next) {
+    const std::optional<std::string> refusal = Refusal(candidates[next]);
+    if (!refusal.has_value()) break;
+    Post(EventKind::kRestorePassedOver, candidates[next].attempt.step, 0, *refusal);
+  }
+  return next;
 }
 
 absl::Status RestoreRun::Begin() {
@@ -167,7 +191,7 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
   const std::string key = absl::StrCat(key_, "/", round_++, "/", std::string(what));
   const Patience patience = Waiting(std::string(what));
   absl::Status verdict;
-  bool older = false;
+  size_t next = candidate_;  // moves on where the step is damaged
   const auto lead = [&]() -> absl::Status {
     LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> votes, agreement_.HearAll(key, patience));
     absl::Status damage;
@@ -177,15 +201,18 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
       if (damage.ok()) damage = status;
     }
     if (damage.ok()) return leader_last ? FromRank(leader_last(), 0, what) : absl::OkStatus();
-    older = !wanted_step_.has_value() && candidate_ + 1 < choice_.candidates.size();
-    return older || wanted_step_.has_value() ? damage : base::Annotate(damage, "no step of this root proves whole; the last one tried");
+    if (wanted_step_.has_value()) return damage;
+    const size_t older = NextAllowed(choice_.candidates, candidate_ + 1);
+    if (older == choice_.candidates.size()) return base::Annotate(damage, "no step of this root proves whole; the last one tried");
+    next = older;
+    return damage;
   };
   absl::Status said = agreement_.Say(absl::StrCat(key, "/", agreement_.rank()), EncodeStatus(FromRank(mine, agreement_.rank(), what)));
   if (said.ok() && agreement_.IsLeader()) {
     verdict = lead();
     base::Writer writer;
     writer.PutText(EncodeStatus(verdict));
-    writer.Put<uint8_t>(older);
+    writer.Put<uint64_t>(next);
     said = agreement_.Say(key + "/verdict", writer.Take());
   } else if (said.ok()) {
     absl::StatusOr<std::string> text = agreement_.Hear(key + "/verdict", 0, patience);
@@ -193,18 +220,19 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
     if (text.ok()) {
       base::Reader reader(*text);
       verdict = DecodeStatus(reader.GetText());
-      older = reader.Get<uint8_t>() != 0;
-      if (!reader.AtEnd()) said = absl::InternalError("restore: rank 0 sent a verdict that cannot be read");
+      next = reader.Get<uint64_t>();
+      if (!reader.AtEnd() || next >= choice_.candidates.size())
+        said = absl::InternalError("restore: rank 0 sent a verdict that cannot be read");
     }
   }
-  if (!said.ok()) verdict = said, older = false;
+  if (!said.ok()) verdict = said, next = candidate_;
   if (verdict.ok()) return Together::kGoOn;
-  if (!older) {
+  if (next == candidate_) {
     Close();
     return verdict;
   }
   Post(EventKind::kRestorePassedOver, choice_.candidates[candidate_].attempt.step, 0, std::string(verdict.message()));
-  ++candidate_;
+  candidate_ = next;
   return Together::kOlder;
 }
 

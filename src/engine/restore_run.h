@@ -57,6 +57,8 @@ class RestoreRun final : public RestoreSession {
   };
 
   absl::StatusOr<Choice> Choose();
+  std::optional<std::string> Refusal(const format::StepEntry& candidate);
+  size_t NextAllowed(const std::vector<format::StepEntry>& candidates, size_t next);
   static std::string EncodeChoice(const Choice& choice);
   static absl::StatusOr<Choice> DecodeChoice(std::string_view text);
   absl::Status OpenCandidate();

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "env/env.h"
 #include "hooks/dispatcher.h"
+#include "hooks/verdicts.h"
 #include "lamina/engine.h"
 #include "tier/tier.h"
 
@@ -21,6 +22,7 @@ struct Runtime {
   coord::Coordinator& coordinator;
   device::Device& device;
   hooks::Dispatcher* events = nullptr;  // nobody listens when null
+  hooks::Verdicts* verdicts = nullptr;  // nobody is asked when null
 };
 
 // Starts the engine's two threads; touches neither the root nor the coordinator. InvalidArgument for bad options.

@@ -30,12 +30,14 @@ Ended Aborted(const absl::Status& cause) {
   return ended;
 }
 
-// A plan made anew that the copies do not cover: no failure, the step is left out.
+// No failure, the step is left out: a plan made anew that the copies do not cover, or a hook that refused.
 constexpr std::string_view kSkipDetail = "lamina.skip";
+
+bool IsSkip(const absl::Status& cause) { return base::DetailOf(cause, kSkipDetail).has_value(); }
 
 Ended AbortedOrSkipped(const absl::Status& cause) {
   Ended ended = Aborted(cause);
-  if (base::DetailOf(cause, kSkipDetail).has_value()) {
+  if (IsSkip(cause)) {
     ended.kind = Ended::Kind::kSkipped;
     ended.reason = std::string(cause.message());
   }
@@ -211,12 +213,21 @@ absl::Status SaveRun::WriteAndVote(const Go& go) {
                           WritePack(runtime_.env, runtime_.tier, claimed_.store, go.attempt, static_cast<uint32_t>(agreement_.rank()),
                                     job_.snapshot.lease.bytes(), items, [this](int64_t) { return SomebodyFailed(); }));
   callbacks_.post(EventKind::kWriteDone, static_cast<int64_t>(pack.pack_bytes), runtime_.env.MonotonicNs() - write_begun_ns, "");
+  LAMINA_RETURN_IF_ERROR(AskHooks());
   callbacks_.set_phase("voting");
   LAMINA_ASSIGN_OR_RETURN(const Vote vote, MakeVote(pack));
   if (!callbacks_.may_vote())
     return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " was given up before its vote"));
   voted_ = true;  // sent counts as cast, whatever the answer
   return agreement_.Say(Key(absl::StrCat("vote/", agreement_.rank())), Encode(vote));
+}
+
+absl::Status SaveRun::AskHooks() {
+  if (runtime_.verdicts == nullptr) return absl::OkStatus();
+  callbacks_.set_phase("asking hooks");
+  const std::optional<std::string> refusal = runtime_.verdicts->Refusal(hooks::VerdictKind::kMayCommit, job_.step);
+  if (!refusal.has_value()) return absl::OkStatus();
+  return base::WithDetail(absl::FailedPreconditionError(*refusal), kSkipDetail, "hook");
 }
 
 // Of the boxes that other ranks hold too. Zero where this rank has neither copied nor hashed one: the plan that it copied by did not ask.
@@ -278,8 +289,9 @@ void SaveRun::Tell(const absl::Status& cause) {
   agreement_.Say(Key("failed"), text).IgnoreError();
 }
 
-// `first`, and what other ranks have told for themselves.
-absl::Status SaveRun::AllCauses(const absl::Status& first) {
+// `cause`, and what other ranks have told for themselves.
+absl::Status SaveRun::AllCauses(const absl::Status& cause) {
+  absl::Status first = cause;
   std::vector<std::string> messages = {std::string(first.message())};
   absl::Status told;
   for (int32_t rank = 0; rank < agreement_.rank_count(); ++rank) {
@@ -289,6 +301,10 @@ absl::Status SaveRun::AllCauses(const absl::Status& first) {
     const absl::Status status = DecodeStatus(**failed);
     if (told.ok()) told = status;
     const std::string message(status.message());
+    if (IsSkip(first) && !IsSkip(status)) {  // a failure is told as one, whatever a hook said beside it
+      first = status;
+      messages.insert(messages.begin(), message);
+    }
     if (std::find(messages.begin(), messages.end(), message) == messages.end()) messages.push_back(message);
   }
   // A rank that merely missed the others' votes is not the cause where another one tells what went wrong.

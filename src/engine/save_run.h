@@ -88,6 +88,7 @@ class SaveRun {
   std::vector<format::Digest> ReplicaDigests(const WrittenPack& pack);
   format::Digest DigestOfCopy(size_t item);
   absl::StatusOr<Vote> MakeVote(const WrittenPack& pack);
+  absl::Status AskHooks();
   absl::Status Abandoned() const;
   absl::Status SomebodyFailed();
   Ended LeadVerdict(const Go& go, const absl::Status& mine);
@@ -100,7 +101,7 @@ class SaveRun {
   Ended CommittedByLog(const format::AttemptId& attempt);
   Ended FollowVerdict(const Go& go, const absl::Status& mine);
   void Tell(const absl::Status& cause);
-  absl::Status AllCauses(const absl::Status& fallback);
+  absl::Status AllCauses(const absl::Status& cause);
   Patience Waiting(std::string what) const;
   std::string Key(std::string_view name) const;
 

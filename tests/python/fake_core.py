@@ -110,7 +110,7 @@ class Engine:
 
     faults: dict[int, Exception] = {}  # noqa: RUF012  # set by tests
 
-    def __init__(self, options: Mapping[str, Any], coordinator: StoreQueue | None) -> None:
+    def __init__(self, options: Mapping[str, Any], coordinator: StoreQueue | None, asked: Sequence[str] = ()) -> None:
         self.options = options
         self.steps = roots.setdefault(str(options["root"]), {})
         self.events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -156,6 +156,11 @@ class Engine:
         if event is None:
             raise StopIteration
         return event
+
+    def next_question(self, hook: int, timeout_s: float) -> None:
+        raise StopIteration
+
+    def answer(self, hook: int, refusal: str | None) -> None: ...
 
 
 class RestoreSession:

@@ -121,6 +121,44 @@ def none_tolerated(root: Path) -> None:
         assert ckpt.save(5, state()).wait().outcome == "committed"
 
 
+class Guard:
+    """Refuses what it is told to."""
+
+    def __init__(self, **refused: int) -> None:
+        self.refused = refused
+        self.passed_over: list[int] = []
+
+    def may_commit(self, step: int) -> str | None:
+        return "the loss is no number" if step == self.refused.get("commit") else None
+
+    def may_restore(self, step: int) -> bool:
+        return step != self.refused.get("restore")
+
+    def restore_passed_over(self, event: Any) -> None:
+        self.passed_over.append(event.step)
+
+
+class BrokenHook:
+    def may_commit(self, step: int) -> str | None:
+        raise KeyError("x")
+
+
+def refusals_of_hooks(root: Path) -> None:
+    rank = dist.get_rank()
+    with lamina.Checkpointer(root, hooks=[Guard(commit=2), BrokenHook()] if rank == 1 else []) as ckpt:
+        for step in (1, 2, 3):
+            report = ckpt.save(step, state()).wait()
+            assert report.outcome == ("skipped" if step == 2 else "committed")
+            assert step != 2 or "rank 1, writing: may_commit of step 2: Guard: the loss is no number" in report.reason
+        guard = Guard(restore=3)
+    with lamina.Checkpointer(root, hooks=[guard]) as ckpt:
+        with told_within(20, StateError, "may_restore of step 3", "Guard"):
+            ckpt.restore(state(), step=3)
+        assert ckpt.restore(state()).step == 1
+    assert guard.passed_over == ([3] if rank == 0 else [])
+    assert [step["step"] for step in lamina.open(root).steps()] == [1]
+
+
 def second_trainer(root: Path) -> None:
     with lamina.Checkpointer(root) as first:
         with pytest.raises(StateError, match=r"trains on .* already"):
@@ -133,7 +171,7 @@ def second_trainer(root: Path) -> None:
 
 
 def cases(folder: Path) -> None:
-    for case in (second_trainer, refused_by_one, refused_by_the_trainers_own_code, several_causes, none_tolerated):
+    for case in (second_trainer, refused_by_one, refused_by_the_trainers_own_code, several_causes, none_tolerated, refusals_of_hooks):
         dist.barrier()
         case(folder / case.__name__)
 
