@@ -54,6 +54,13 @@ void BindTesting(py::module_& module) {
           "set_hidden_s", [](TestingEnv& env, double seconds) { env.faults.plan().SetHiddenNs(static_cast<int64_t>(seconds * 1e9)); },
           "seconds"_a)
       .def(
+          "set_hidden_from_others_s",
+          [](TestingEnv& env, double seconds) { env.faults.plan().SetHiddenFromOthersNs(static_cast<int64_t>(seconds * 1e9)); },
+          "seconds"_a)
+      .def(
+          "hang", [](TestingEnv& env, std::optional<std::string> path_part) { env.faults.plan().SetHang(std::move(path_part)); },
+          "path_part"_a)
+      .def(
           "set_stale_open_every", [](TestingEnv& env, int64_t count) { env.faults.plan().SetStaleOpenEvery(count); }, "count"_a)
       .def_property_readonly("fault_count", [](TestingEnv& env) { return env.faults.plan().fault_count(); });
 }

@@ -36,6 +36,31 @@ void FaultPlan::SetHiddenNs(int64_t duration_ns) {
   hidden_ns_ = duration_ns;
 }
 
+void FaultPlan::SetHiddenFromOthersNs(int64_t duration_ns) {
+  const std::lock_guard lock(mutex_);
+  hidden_from_others_ns_ = duration_ns;
+}
+
+void FaultPlan::SetHang(std::optional<std::string> path_part) {
+  const std::lock_guard lock(mutex_);
+  hang_ = std::move(path_part);
+}
+
+bool FaultPlan::Hangs(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  return hang_.has_value() && path.find(*hang_) != std::string::npos;
+}
+
+void FaultPlan::Made(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  if (hidden_from_others_ns_ > 0) made_.insert(path);
+}
+
+bool FaultPlan::HidesOthers(const std::string& path, int64_t age_ns) const {
+  const std::lock_guard lock(mutex_);
+  return age_ns < hidden_from_others_ns_ && !made_.contains(path);
+}
+
 void FaultPlan::SetStaleOpenEvery(int64_t count) {
   const std::lock_guard lock(mutex_);
   stale_open_every_ = count;
@@ -96,7 +121,11 @@ bool FaultPlan::IsHidden(const std::string& path, int64_t now_ns) {
 
 namespace {
 
-absl::Status Check(FaultPlan& plan, FaultCall call, std::string_view what, const std::string& path, const std::string& second_path = {}) {
+constexpr int64_t kHangPollNs = 10 * base::kMillisecondNs;
+
+absl::Status Check(Env& base, FaultPlan& plan, FaultCall call, std::string_view what, const std::string& path,
+                   const std::string& second_path = {}) {
+  while (plan.Hangs(path)) base.SleepNs(kHangPollNs);
   const std::optional<int> error_number = plan.Due(call, path, second_path);
   return error_number.has_value() ? base::ErrnoStatus(*error_number, what, second_path.empty() ? path : second_path) : absl::OkStatus();
 }
@@ -109,7 +138,7 @@ class FaultFile : public File {
   absl::Status WriteAt(int64_t offset, std::span<const std::byte> bytes) override {
     do {
       const auto part = bytes.first(plan_.PartBytes(bytes.size()));
-      LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kWrite, "write", path_));
+      LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kWrite, "write", path_));
       if (const int64_t pause_ns = plan_.ReserveWrite(part.size(), base_.MonotonicNs()); pause_ns > 0) base_.SleepNs(pause_ns);
       LAMINA_RETURN_IF_ERROR(file_->WriteAt(offset, part));
       offset += static_cast<int64_t>(part.size());
@@ -118,19 +147,19 @@ class FaultFile : public File {
     return absl::OkStatus();
   }
   absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kRead, "read", path_));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kRead, "read", path_));
     return file_->ReadAt(offset, bytes);
   }
   absl::Status Sync() override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kSync, "fdatasync", path_));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kSync, "fdatasync", path_));
     return file_->Sync();
   }
   absl::StatusOr<int64_t> Size() override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kStat, "fstat", path_));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kStat, "fstat", path_));
     return file_->Size();
   }
   absl::Status Truncate(int64_t bytes) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kTruncate, "ftruncate", path_));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kTruncate, "ftruncate", path_));
     return file_->Truncate(bytes);
   }
 
@@ -146,55 +175,57 @@ class FaultFileSystem : public FileSystem {
   FaultFileSystem(Env& base, FaultPlan& plan) : base_(base), plan_(plan) {}
 
   absl::StatusOr<std::unique_ptr<File>> CreateNew(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kCreate, "create", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kCreate, "create", path));
+    plan_.Made(path);
     return Wrap(base_.files().CreateNew(path), path);
   }
   absl::StatusOr<std::unique_ptr<File>> OpenForRead(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kOpen, "open", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kOpen, "open", path));
     if (IsHidden(path)) return base::ErrnoStatus(ENOENT, "open", path);
     return Wrap(base_.files().OpenForRead(path), path);
   }
   absl::Status Link(const std::string& path, const std::string& link_path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kLink, "link", path, link_path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kLink, "link", path, link_path));
     return HideNew(base_.files().Link(path, link_path), link_path);
   }
   absl::Status RenameNoReplace(const std::string& from, const std::string& to) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kRename, "rename without replacing to", from, to));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kRename, "rename without replacing to", from, to));
     return HideNew(base_.files().RenameNoReplace(from, to), to);
   }
   absl::Status Unlink(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kUnlink, "unlink", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kUnlink, "unlink", path));
     return base_.files().Unlink(path);
   }
   absl::Status MakeDirectory(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kMakeDirectory, "make directory", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kMakeDirectory, "make directory", path));
     return base_.files().MakeDirectory(path);
   }
   absl::Status RemoveDirectory(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kRemoveDirectory, "remove directory", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kRemoveDirectory, "remove directory", path));
     return base_.files().RemoveDirectory(path);
   }
   absl::Status SyncDirectory(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kSyncDirectory, "fsync directory", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kSyncDirectory, "fsync directory", path));
     return base_.files().SyncDirectory(path);
   }
   absl::StatusOr<std::vector<DirectoryEntry>> List(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kList, "list", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kList, "list", path));
     LAMINA_ASSIGN_OR_RETURN(std::vector<DirectoryEntry> entries, base_.files().List(path));
     std::erase_if(entries, [&](const DirectoryEntry& entry) { return IsHidden(path + "/" + entry.name); });
     return entries;
   }
   absl::StatusOr<FileInfo> Stat(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kStat, "stat", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kStat, "stat", path));
     if (IsHidden(path)) return base::ErrnoStatus(ENOENT, "stat", path);
     return base_.files().Stat(path);
   }
   absl::Status Touch(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kTouch, "touch", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kTouch, "touch", path));
+    plan_.Made(path);
     return base_.files().Touch(path);
   }
   absl::StatusOr<FileSystemInfo> Capacity(const std::string& path) override {
-    LAMINA_RETURN_IF_ERROR(Check(plan_, FaultCall::kCapacity, "statvfs", path));
+    LAMINA_RETURN_IF_ERROR(Check(base_, plan_, FaultCall::kCapacity, "statvfs", path));
     return base_.files().Capacity(path);
   }
 
@@ -204,10 +235,18 @@ class FaultFileSystem : public FileSystem {
     return std::make_unique<FaultFile>(base_, plan_, *std::move(file), path);
   }
   absl::Status HideNew(const absl::Status& status, const std::string& path) {
-    if (status.ok()) plan_.Hide(path, base_.MonotonicNs());
+    if (status.ok()) {
+      plan_.Hide(path, base_.MonotonicNs());
+      plan_.Made(path);
+    }
     return status;
   }
-  bool IsHidden(const std::string& path) { return plan_.IsHidden(path, base_.MonotonicNs()); }
+  bool IsHidden(const std::string& path) {
+    if (plan_.IsHidden(path, base_.MonotonicNs())) return true;
+    if (!plan_.HidesOthers(path, 0)) return false;  // even if it were new
+    const absl::StatusOr<FileInfo> info = base_.files().Stat(path);
+    return info.ok() && info->kind == FileKind::kFile && plan_.HidesOthers(path, base_.WallNs() - info->modified_ns);
+  }
 
   Env& base_;
   FaultPlan& plan_;
