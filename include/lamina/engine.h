@@ -88,7 +88,8 @@ class Engine {
   // disagree on rank_count. Touches the root no sooner than the first Restore or Save.
   //
   // Destruction waits for saves in flight, for exit_grace_s at most, and gives up what is left. Handles may outlive the engine.
-  static absl::StatusOr<std::unique_ptr<Engine>> Open(const Options& options, std::vector<std::shared_ptr<Hook>> hooks = {});
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(const Options& options, std::vector<std::shared_ptr<Hook>> hooks = {},
+                                                      std::vector<std::shared_ptr<VerdictHook>> verdict_hooks = {});
 
   virtual ~Engine() = default;
 

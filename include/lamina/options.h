@@ -18,6 +18,7 @@ struct Options {
   int32_t rank_count = 1;
   int32_t local_rank_count = 1;  // ranks of the job on this machine, which share its memory; >= 1
   std::string run_id;            // names the job across relaunches; empty: not known
+  std::string expect_store;      // the id that the root must have; empty: any, also a new one
   bool takeover = false;         // take the root from a trainer that still lives
   int64_t memory_bytes = 0;  // window of this rank; 0: from the first state, 1.1 times its bytes, at most its part of 40 % of free memory
   int32_t failures_tolerated = 3;     // consecutive failed saves that training survives; >= 0

@@ -27,6 +27,7 @@ class PyStore {
     store_ = ValueOrRaise(WithoutGil([&] { return engine::Store::Open(machine_.env(), machine_.tier()); }));
   }
 
+  std::string Id() const { return format::ToString(store_->header().store_id); }
   py::list Steps(bool all) {
     const auto steps = ValueOrRaise(WithoutGil([&] { return store_->Steps(all); }));
     py::list list;
@@ -109,6 +110,7 @@ class PyStore {
 void BindStore(py::module_& module) {
   py::class_<PyStore>(module, "Store")
       .def(py::init<const std::string&>(), "root"_a)
+      .def("id", &PyStore::Id)
       .def("steps", &PyStore::Steps, "all"_a)
       .def("passed_over", &PyStore::PassedOver)
       .def("catalog", &PyStore::Catalog, "step"_a)

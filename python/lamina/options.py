@@ -13,6 +13,7 @@ from lamina.mismatch import nearest
 
 # What `options` may set, with the type; the core checks ranges.
 KNOWN: Final[dict[str, type]] = {
+    "expect_store": str,
     "begin_timeout_s": float,
     "exit_grace_s": float,
     "beat_s": float,
@@ -23,6 +24,7 @@ KNOWN: Final[dict[str, type]] = {
     "saves_in_flight_max": int,
     "io_threads": int,
 }
+_ACCEPTED: Final[dict[type, tuple[Any, str]]] = {float: ((int, float), "a number"), int: (int, "an integer"), str: (str, "a text")}
 _FAULT_ENV: Final = "env"  # a lamina._core.testing.FaultEnv, which only tests make
 _ARGUMENTS: Final = (
     "root",
@@ -63,8 +65,9 @@ def checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
             raise InvalidArgumentError(
                 f"unknown option {name!r}: " + (f"did you mean {like!r}?" if like else f"there are {', '.join(KNOWN)}")
             )
-        if isinstance(value, bool) or not isinstance(value, (int, KNOWN[name])):
-            raise InvalidArgumentError(f"option {name} is {value!r}; expected {'a number' if KNOWN[name] is float else 'an integer'}")
+        accepted, expected = _ACCEPTED[KNOWN[name]]
+        if isinstance(value, bool) or not isinstance(value, accepted):
+            raise InvalidArgumentError(f"option {name} is {value!r}; expected {expected}")
         found[name] = KNOWN[name](value)
     return found
 

@@ -88,6 +88,11 @@ class Store:
         self._core = _core.Store(root_path(root))
         self._warned = ""
 
+    @property
+    def id(self) -> str:
+        """The random name that the store got when it was made, as LAMINA_EXPECT_STORE takes it."""
+        return self._core.id()
+
     def steps(self, all: bool = False) -> list[dict[str, Any]]:
         """The steps of the line, newest first; with `all`, abandoned ones too. Each is a dict with "step" and what the log tells of it.
 

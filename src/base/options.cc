@@ -36,6 +36,7 @@ constexpr std::array kFields = {
     Field{"rank_count", &Options::rank_count, "1 or more", 1},
     Field{"local_rank_count", &Options::local_rank_count, "1 or more", 1},
     Field{"run_id", &Options::run_id, ""},
+    Field{"expect_store", &Options::expect_store, ""},
     Field{"takeover", &Options::takeover, ""},
     Field{"memory_bytes", &Options::memory_bytes, "0 to 2^46", 0, 0x1p46},
     Field{"failures_tolerated", &Options::failures_tolerated, "0 or more", 0},

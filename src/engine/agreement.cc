@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kPartBytes = 512 * 1024;  // well below what a store takes as one value
 constexpr int64_t kPollFirstNs = base::kMillisecondNs;
 constexpr int64_t kPollLastNs = 50 * base::kMillisecondNs;
+constexpr int64_t kWithoutStoreNs = base::kSecondNs;  // a store that stumbles comes back sooner
 constexpr size_t kRanksNamedMax = 16;
 constexpr char kWholeTag = 'w';
 constexpr char kPartsTag = 'p';
@@ -167,6 +168,7 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
   std::vector<int32_t> missing = ranks;
   int64_t pause_ns = kPollFirstNs;
   int64_t answered_ns = env_.MonotonicNs();
+  int64_t asked_without_ns = answered_ns;
   while (true) {
     std::vector<int32_t> still_missing;
     absl::Status store;
@@ -179,7 +181,11 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
     if (missing.empty()) return absl::OkStatus();
     if (patience.tick) LAMINA_RETURN_IF_ERROR(patience.tick());
     const int64_t now_ns = env_.MonotonicNs();
-    if (store.ok()) answered_ns = now_ns;
+    if (store.ok()) answered_ns = asked_without_ns = now_ns;
+    if (patience.without_store && now_ns - asked_without_ns >= kWithoutStoreNs) {
+      asked_without_ns = now_ns;
+      LAMINA_RETURN_IF_ERROR(patience.without_store());
+    }
     // A store that stumbles is asked again for as long as a rank may be silent.
     if (!store.ok() && (!absl::IsUnavailable(store) || now_ns - answered_ns >= beat_timeout_ns_)) return store;
     if (now_ns >= patience.deadline_ns) {

@@ -25,10 +25,11 @@ absl::Status FromRank(const absl::Status& status, int32_t rank, std::string_view
 
 // How long and under which conditions to wait.
 struct Patience {
-  std::string what;                       // "the vote of step 100": for messages
-  int64_t deadline_ns = env::kForeverNs;  // DeadlineExceeded naming the ranks that are missing
-  bool watch_beats = true;                // Unavailable naming a rank that is missing and has not beaten for beat_timeout_s
-  std::function<absl::Status()> tick;     // called at each poll; a status that is not OK ends the wait
+  std::string what;                                  // "the vote of step 100": for messages
+  int64_t deadline_ns = env::kForeverNs;             // DeadlineExceeded naming the ranks that are missing
+  bool watch_beats = true;                           // Unavailable naming a rank that is missing and has not beaten for beat_timeout_s
+  std::function<absl::Status()> tick = {};           // called at each poll; a status that is not OK ends the wait
+  std::function<absl::Status()> without_store = {};  // the same, about once a second while the store does not answer
 };
 
 // Thread-safe but for the beats that a wait watches, which are its own.

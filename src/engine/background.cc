@@ -66,6 +66,9 @@ bool EngineImpl::RunSave(PendingSave& pending) {
   };
   callbacks.post = [this, &pending](EventKind kind, int64_t bytes, int64_t duration_ns, std::string cause) {
     Post(kind, pending.job, bytes, duration_ns, std::move(cause));
+    if (kind != EventKind::kWriteDone) return;
+    std::optional<std::string> slow = write_speed_.Judge(bytes, duration_ns);
+    if (slow.has_value()) Post(EventKind::kIoSlow, pending.job, bytes, duration_ns, *std::move(slow));
   };
   SaveRun run(options_, runtime_, agreement_, log_, claimed, static_cast<uint32_t>(pending.job.number), pending.job, pending.deadline_ns,
               std::move(callbacks));
@@ -161,6 +164,9 @@ void EngineImpl::GiveUpIfLate() {
         absl::UnavailableError(absl::StrCat("the save of step ", pending->job.step, ": outcome unknown, storage hangs on rank ",
                                             options_.rank, "; 'lamina ls' tells whether the step exists")));
   }
+  if (late.empty() && unknown.empty()) return;
+  env::MutexLock lock(mutex_);
+  changed_.NotifyAll();  // to who closes
 }
 
 void EngineImpl::BeatLoop() {
@@ -204,6 +210,9 @@ void EngineImpl::LeaseLoop() {
   }
   // Whoever comes next need not watch a lease that nobody holds; one that stays runs out by itself.
   runtime_.tier.Delete(format::WriterLeasePath(incarnation)).IgnoreError();
+  env::MutexLock lock(mutex_);
+  --storage_count_;
+  changed_.NotifyAll();
 }
 
 void EngineImpl::Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t duration_ns, std::string cause) {

@@ -6,6 +6,7 @@
 #include "base/serial.h"
 #include "base/status.h"
 #include "engine/engine_impl.h"
+#include "engine/in_time.h"
 #include "engine/memory_budget.h"
 #include "engine/runtime.h"
 #include "engine/shared_path.h"
@@ -14,7 +15,8 @@
 namespace lamina::engine {
 namespace {
 
-constexpr double kSaveDeadlineFactor = 10;  // times the last save, or kSaveDeadlineS, whichever is larger
+constexpr double kSaveDeadlineFactor = 10;                // times the last save, or kSaveDeadlineS, whichever is larger
+constexpr int64_t kStorageGraceNs = 5 * base::kSecondNs;  // for what is about to end when an engine closes
 
 }  // namespace
 
@@ -60,15 +62,43 @@ absl::Status EngineImpl::Close(double grace_s) {
   const int64_t deadline_ns = grace_s < 0 ? env::kForeverNs : DeadlineAfter(runtime_.env, grace_s);
   env::MutexLock lock(mutex_);
   closed_ = true;
-  while (!pending_.empty()) {
-    if (!changed_.WaitUntil(mutex_, deadline_ns) && !pending_.empty()) {
+  const auto without_outcome = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::count_if(pending_.begin(), pending_.end(), [](const auto& pending) { return !pending->ticket->Done(); });
+  };
+  while (without_outcome() > 0) {
+    if (!changed_.WaitUntil(mutex_, deadline_ns) && without_outcome() > 0) {
       return absl::DeadlineExceededError(
           absl::StrCat("closing: saves are still under way: ", pending_.size(), ", the first of step ", pending_.front()->job.step));
     }
   }
   stopping_ = true;
   changed_.NotifyAll();
+  return WaitForStorage(deadline_ns);
+}
+
+// For the threads that are about to end, and that hang where storage does.
+absl::Status EngineImpl::WaitForStorage(int64_t deadline_ns) {
+  if (give_up_ns_ < 0) give_up_ns_ = LaterBy(runtime_.env.MonotonicNs(), kStorageGraceNs);
+  while (!pending_.empty() || storage_count_ > 0) {
+    const bool changed = changed_.WaitUntil(mutex_, std::min(deadline_ns, give_up_ns_));
+    if (changed || (pending_.empty() && storage_count_ == 0)) continue;
+    if (runtime_.env.MonotonicNs() < give_up_ns_) return absl::DeadlineExceededError("closing: storage has not answered yet");
+    return absl::UnavailableError(absl::StrCat("closing: '", runtime_.tier.Describe(), "' does not answer on rank ", options_.rank,
+                                               ": what hangs there is left behind, and the lease on the root runs out by itself"));
+  }
   return absl::OkStatus();
+}
+
+std::shared_ptr<void> EngineImpl::HoldForStorage() {
+  {
+    env::MutexLock lock(mutex_);
+    ++storage_count_;
+  }
+  return std::shared_ptr<void>(nullptr, [this](void*) {
+    env::MutexLock lock(mutex_);
+    --storage_count_;
+    changed_.NotifyAll();
+  });
 }
 
 void EngineImpl::Abandon() {
@@ -168,11 +198,8 @@ absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
   }
   tier::Log log(runtime_.env, runtime_.tier);
   Claimed claimed;
-  if (options_.mode == Mode::kRead) {
-    LAMINA_ASSIGN_OR_RETURN(claimed.store, log.ReadStore());
-    return claimed;
-  }
-  LAMINA_ASSIGN_OR_RETURN(claimed.store, log.CreateOrReadStore());
+  LAMINA_ASSIGN_OR_RETURN(claimed.store, OpenRoot(options_, log));
+  if (options_.mode == Mode::kRead) return claimed;
   const auto check = [&](const format::LogRecord& record) -> absl::Status {
     if (!for_first_save || record.head == 0) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("'", runtime_.tier.Describe(), "' holds steps already, newest ",
@@ -198,14 +225,17 @@ absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
   env::MutexLock lock(mutex_);
   claimed_ = claimed;
   line_known_ = for_first_save;
+  if (stopping_) return claimed;  // the claim took so long that nobody waits for it any more
+  ++storage_count_;
   lease_task_ = runtime_.env.Start("lamina-lease", [this] { LeaseLoop(); });
   return claimed;
 }
 
 // Once, before the first claim.
-absl::Status EngineImpl::MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine) {
+absl::Status EngineImpl::MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns) {
   if (root_is_shared_ || options_.rank_count == 1) return absl::OkStatus();
-  LAMINA_RETURN_IF_ERROR(CheckSharedPath(options_, runtime_, agreement_, key, what, mine));
+  LAMINA_RETURN_IF_ERROR(RunInTime(runtime_.env, deadline_ns, what, HoldForStorage(),
+                                   [this, key, what, mine] { return CheckSharedPath(options_, runtime_, agreement_, key, what, mine); }));
   root_is_shared_ = true;
   return absl::OkStatus();
 }
@@ -213,16 +243,18 @@ absl::Status EngineImpl::MeetAtRoot(const std::string& key, const std::string& w
 // The first save, and the first after a restore: the ranks meet, the leader claims the root, and all make the plan from what all hold.
 absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
   const std::string what = absl::StrCat("save of step ", job.step, ", first meeting");
-  LAMINA_RETURN_IF_ERROR(MeetAtRoot(job.key + "/root", what, mine));
-  absl::StatusOr<std::string> answer =
-      agreement_.Assemble(job.key + "/first", what, options_.begin_timeout_s, mine, [this]() -> absl::StatusOr<std::string> {
-        LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, EnsureClaimed(/*for_first_save=*/true));
-        base::Writer writer;
-        writer.Put(claimed.store.store_id);
-        writer.Put(claimed.store.fingerprint_seed);
-        writer.Put(claimed.incarnation);
-        return writer.Take();
-      });
+  const int64_t deadline_ns = DeadlineAfter(runtime_.env, options_.save_timeout_s > 0 ? options_.save_timeout_s : kSaveDeadlineS);
+  LAMINA_RETURN_IF_ERROR(MeetAtRoot(job.key + "/root", what, mine, deadline_ns));
+  const auto claim = [this, what, deadline_ns]() -> absl::StatusOr<std::string> {
+    LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, ValueInTime<Claimed>(runtime_.env, deadline_ns, what, HoldForStorage(),
+                                                                        [this] { return EnsureClaimed(/*for_first_save=*/true); }));
+    base::Writer writer;
+    writer.Put(claimed.store.store_id);
+    writer.Put(claimed.store.fingerprint_seed);
+    writer.Put(claimed.incarnation);
+    return writer.Take();
+  };
+  absl::StatusOr<std::string> answer = agreement_.Assemble(job.key + "/first", what, options_.begin_timeout_s, mine, claim);
   LAMINA_RETURN_IF_ERROR(answer.status());
   base::Reader reader(*answer);
   Claimed claimed;
@@ -326,7 +358,8 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
   }
   const int64_t number = restore_count_++;
   const auto active = std::make_shared<Active>(*this);
-  LAMINA_RETURN_IF_ERROR(MeetAtRoot(absl::StrCat("restore/", number, "/root"), "restore, choosing the step", absl::OkStatus()));
+  LAMINA_RETURN_IF_ERROR(MeetAtRoot(absl::StrCat("restore/", number, "/root"), "restore, choosing the step", absl::OkStatus(),
+                                    DeadlineAfter(runtime_.env, options_.restore_seconds_max)));
   auto run = std::make_unique<RestoreRun>(
       options_, runtime_, agreement_, number, step, [this] { return EnsureClaimed(/*for_first_save=*/false); },
       [this](const Claimed& claimed, const Restored& restored) {
@@ -343,7 +376,7 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
         first_plans_ = nullptr;
         plans_after_.clear();
       },
-      active);
+      active, [this] { return HoldForStorage(); });
   LAMINA_RETURN_IF_ERROR(run->Begin());
   return std::unique_ptr<RestoreSession>(std::move(run));
 }

@@ -15,6 +15,7 @@
 #include "engine/restore_run.h"
 #include "engine/save_run.h"
 #include "engine/save_ticket.h"
+#include "engine/write_speed.h"
 #include "env/sync.h"
 
 namespace lamina::engine {
@@ -57,7 +58,7 @@ class EngineImpl final : public Engine {
   absl::Status CheckMaySave(int64_t step);
   absl::Status WaitForInFlight(int64_t saves_max);
   std::shared_ptr<const PlanSet> PlansFor(int64_t number);
-  absl::Status MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine);
+  absl::Status MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns);
   absl::Status Prologue(SaveJob& job, const absl::Status& mine);
   absl::StatusOr<std::shared_ptr<const PlanSet>> PlanTogether(const SaveJob& job);
   absl::Status TakeSnapshot(SaveJob& job, const SaveRequest& request);
@@ -66,6 +67,10 @@ class EngineImpl final : public Engine {
 
   // Restore: whether the step that the session stands at fits the targets of all ranks; the same on all of them. `round` counts steps.
   absl::Status CheckFit(RestoreSession& session, std::span<const TensorView> targets, int round);
+
+  // Lives as long as work on storage that may be left behind.
+  std::shared_ptr<void> HoldForStorage();
+  absl::Status WaitForStorage(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The root.
   absl::StatusOr<Claimed> EnsureClaimed(bool for_first_save);
@@ -90,6 +95,8 @@ class EngineImpl final : public Engine {
   env::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t give_up_ns_ ABSL_GUARDED_BY(mutex_) = -1;    // when closing waits for storage no longer; -1: it does not wait yet
+  int32_t storage_count_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces of work on storage of restores, the lease among them
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   bool fenced_ ABSL_GUARDED_BY(mutex_) = false;
   int32_t active_count_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -105,6 +112,7 @@ class EngineImpl final : public Engine {
   // Of the save thread alone.
   tier::Log log_;
   int64_t next_sweep_ns_ = 0;
+  WriteSpeed write_speed_;
   std::deque<std::string> said_keys_;  // of saves whose messages others may still read
 
   // Of the caller's thread alone.

@@ -63,8 +63,8 @@ absl::Status ForEachInParallel(env::Env& env, int32_t task_count, size_t count, 
 
 }  // namespace
 
-Filler::Filler(env::Env& env, StepReader& reader, std::span<const TensorView> targets, int32_t task_count)
-    : env_(env), reader_(reader), targets_(targets), task_count_(task_count) {}
+Filler::Filler(env::Env& env, std::shared_ptr<StepReader> reader, std::span<const TensorView> targets, int32_t task_count)
+    : env_(env), reader_(std::move(reader)), targets_(targets.begin(), targets.end()), task_count_(task_count), mutex_(env), copied_(env) {}
 
 absl::Status Filler::Plan() {
   for (const TensorView& target : targets_) {
@@ -76,8 +76,8 @@ absl::Status Filler::Plan() {
     }
   }
   LAMINA_ASSIGN_OR_RETURN(const plan::RankDescription description, plan::Describe(targets_, {}));
-  LAMINA_ASSIGN_OR_RETURN(reads_, plan::PlanRestore(reader_.catalog(), description.entries));
-  Claims claims(reader_);
+  LAMINA_ASSIGN_OR_RETURN(reads_, plan::PlanRestore(reader_->catalog(), description.entries));
+  Claims claims(*reader_);
   for (const plan::BoxRead& read : reads_) LAMINA_RETURN_IF_ERROR(AddChunks(read, claims));
   return absl::OkStatus();
 }
@@ -92,9 +92,29 @@ absl::Status Filler::Fill() {
   return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i, Scratch& scratch) -> absl::Status {
     const std::span<std::byte> bytes = scratch.OfSize(tasks_[i].record.raw_bytes);
     LAMINA_RETURN_IF_ERROR(Read(tasks_[i], bytes));
+    if (!BeginCopy()) return absl::CancelledError("the restore was given up");
     Copy(tasks_[i], bytes);
+    EndCopy();
     return absl::OkStatus();
   });
+}
+
+bool Filler::BeginCopy() {
+  env::MutexLock lock(mutex_);
+  if (!left_) ++copying_;
+  return !left_;
+}
+
+void Filler::EndCopy() {
+  env::MutexLock lock(mutex_);
+  --copying_;
+  if (left_) copied_.NotifyAll();
+}
+
+void Filler::LeaveTargets() {
+  env::MutexLock lock(mutex_);
+  left_ = true;
+  while (copying_ > 0) copied_.Wait(mutex_);  // from memory to memory: that ends
 }
 
 int64_t Filler::bytes() const {
@@ -104,7 +124,7 @@ int64_t Filler::bytes() const {
 }
 
 const format::CatalogTensor& Filler::TensorOf(const plan::BoxRead& read) const {
-  return reader_.catalog().tensors[static_cast<size_t>(read.tensor)];
+  return reader_->catalog().tensors[static_cast<size_t>(read.tensor)];
 }
 
 format::StoredBox Filler::StoredOf(const plan::BoxRead& read) const { return TensorOf(read).boxes[static_cast<size_t>(read.stored_box)]; }
@@ -114,7 +134,7 @@ absl::Status Filler::AddChunks(const plan::BoxRead& read, Claims& claims) {
   const int64_t element_bytes = DTypeBytes(TensorOf(read).dtype);
   LAMINA_ASSIGN_OR_RETURN(
       const std::vector<format::ChunkRecord> chunks,
-      reader_.Table(stored.writer, stored.table, shard::ElementCount(stored.box.extent) * element_bytes, element_bytes));
+      reader_->Table(stored.writer, stored.table, shard::ElementCount(stored.box.extent) * element_bytes, element_bytes));
   LAMINA_RETURN_IF_ERROR(claims.Add(stored.writer, chunks));
   for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
     const format::ChunkRecord& chunk = chunks[ordinal];
@@ -127,7 +147,7 @@ absl::Status Filler::AddChunks(const plan::BoxRead& read, Claims& claims) {
 }
 
 absl::Status Filler::Read(const ChunkTask& task, std::span<std::byte> raw) {
-  return reader_.ReadChunk(StoredOf(*task.read).writer, task.record, TensorOf(*task.read).name, task.ordinal, raw);
+  return reader_->ReadChunk(StoredOf(*task.read).writer, task.record, TensorOf(*task.read).name, task.ordinal, raw);
 }
 
 void Filler::Copy(const ChunkTask& task, std::span<const std::byte> raw) {

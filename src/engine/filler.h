@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "engine/step_reader.h"
 #include "env/env.h"
+#include "env/sync.h"
 #include "lamina/tensor_view.h"
 #include "plan/restore_plan.h"
 
@@ -17,8 +18,8 @@ namespace lamina::engine {
 
 class Filler {
  public:
-  // All are borrowed. `task_count` threads read at once.
-  Filler(env::Env& env, StepReader& reader, std::span<const TensorView> targets, int32_t task_count);
+  // `env` and the memory of the targets are borrowed. `task_count` threads read at once.
+  Filler(env::Env& env, std::shared_ptr<StepReader> reader, std::span<const TensorView> targets, int32_t task_count);
 
   // What PlanRestore finds wrong with the targets, or the step's chunk tables.
   absl::Status Plan();
@@ -27,6 +28,8 @@ class Filler {
   // Reads and checks them once more, now from the page cache, and copies them into the targets. After a failure the targets are partly
   // filled.
   absl::Status Fill();
+  // From any thread: from its return on no target is touched any more, whatever still reads. Fill fails then.
+  void LeaveTargets();
   int64_t bytes() const;  // of the chunks that are read
 
  private:
@@ -44,11 +47,19 @@ class Filler {
   void Copy(const ChunkTask& task, std::span<const std::byte> raw);
 
   env::Env& env_;
-  StepReader& reader_;
-  std::span<const TensorView> targets_;
+  const std::shared_ptr<StepReader> reader_;
+  const std::vector<TensorView> targets_;
   const int32_t task_count_;
   std::vector<plan::BoxRead> reads_;
   std::vector<ChunkTask> tasks_;
+
+  bool BeginCopy();
+  void EndCopy();
+
+  env::Mutex mutex_;
+  env::CondVar copied_;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  int32_t copying_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lamina::engine

@@ -12,6 +12,7 @@
 #include "engine/runtime.h"
 #include "env/posix_env.h"
 #include "hooks/dispatcher.h"
+#include "hooks/verdicts.h"
 #include "io/thread_queue.h"
 #include "tier/file_tier.h"
 
@@ -30,7 +31,14 @@ struct Parts {
         tier(env, options.root, queue),
         alone(env, hub),
         device(env),
-        events(env, kEventsMax, [](const std::string&) {}) {}
+        events(env, kEventsMax, [](const std::string&) {}),
+        verdicts(env, static_cast<int64_t>(options.verdict_timeout_s * 1e9), [this, rank = options.rank](std::string line) {
+          Event event;
+          event.kind = EventKind::kFallback;
+          event.rank = rank;
+          event.cause = std::move(line);
+          events.Post(std::move(event));
+        }) {}
 
   env::Env& env;
   io::ThreadQueue queue;
@@ -40,6 +48,7 @@ struct Parts {
   std::unique_ptr<coord::FileMeeting> meeting;  // null: this rank is alone
   device::HostDevice device;
   hooks::Dispatcher events;
+  hooks::Verdicts verdicts;
   std::unique_ptr<Engine> engine;
 };
 
@@ -87,7 +96,8 @@ class StandingEngine : public Engine {
   bool closed_ = false;
 };
 
-absl::StatusOr<std::unique_ptr<Parts>> MakeParts(env::Env& env, Options options, std::vector<std::shared_ptr<Hook>> hooks) {
+absl::StatusOr<std::unique_ptr<Parts>> MakeParts(env::Env& env, Options options, std::vector<std::shared_ptr<Hook>> hooks,
+                                                 std::vector<std::shared_ptr<VerdictHook>> verdict_hooks) {
   LAMINA_RETURN_IF_ERROR(options.Validate());
   if (options.rank_count > 1 && options.coordination_dir.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("option coordination_dir is not set, and rank_count is ", options.rank_count,
@@ -104,8 +114,9 @@ absl::StatusOr<std::unique_ptr<Parts>> MakeParts(env::Env& env, Options options,
   const bool has_hooks = !hooks.empty();
   for (std::shared_ptr<Hook>& hook : hooks) parts->events.AddHook(std::move(hook));
   if (has_hooks) parts->events.Start();
-  LAMINA_ASSIGN_OR_RETURN(parts->engine,
-                          NewEngine(options, {env, parts->tier, *coordinator, parts->device, has_hooks ? &parts->events : nullptr}));
+  for (size_t i = 0; i < verdict_hooks.size(); ++i) parts->verdicts.Add(absl::StrCat("hook ", i), std::move(verdict_hooks[i]));
+  LAMINA_ASSIGN_OR_RETURN(parts->engine, NewEngine(options, {env, parts->tier, *coordinator, parts->device,
+                                                             has_hooks ? &parts->events : nullptr, &parts->verdicts}));
   return parts;
 }
 
@@ -136,17 +147,20 @@ class ProcessEngine final : public StandingEngine {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Engine>> OpenOn(env::Env& env, const Options& options, std::vector<std::shared_ptr<Hook>> hooks) {
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Parts> parts, MakeParts(env, options, std::move(hooks)));
+absl::StatusOr<std::unique_ptr<Engine>> OpenOn(env::Env& env, const Options& options, std::vector<std::shared_ptr<Hook>> hooks,
+                                               std::vector<std::shared_ptr<VerdictHook>> verdict_hooks) {
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Parts> parts, MakeParts(env, options, std::move(hooks), std::move(verdict_hooks)));
   return std::make_unique<StandingEngine>(std::move(parts));
 }
 
 }  // namespace engine
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const Options& options, std::vector<std::shared_ptr<Hook>> hooks) {
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const Options& options, std::vector<std::shared_ptr<Hook>> hooks,
+                                                     std::vector<std::shared_ptr<VerdictHook>> verdict_hooks) {
   return engine::Guarded([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
     std::unique_ptr<env::Env> env = env::NewPosixEnv();
-    LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<engine::Parts> parts, engine::MakeParts(*env, options, std::move(hooks)));
+    LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<engine::Parts> parts,
+                            engine::MakeParts(*env, options, std::move(hooks), std::move(verdict_hooks)));
     return std::make_unique<engine::ProcessEngine>(std::move(env), std::move(parts), options.exit_grace_s);
   });
 }

@@ -11,6 +11,7 @@
 namespace lamina::engine {
 
 // `env` outlives the engine, whose destruction waits for nothing: close it first.
-absl::StatusOr<std::unique_ptr<Engine>> OpenOn(env::Env& env, const Options& options, std::vector<std::shared_ptr<Hook>> hooks);
+absl::StatusOr<std::unique_ptr<Engine>> OpenOn(env::Env& env, const Options& options, std::vector<std::shared_ptr<Hook>> hooks,
+                                               std::vector<std::shared_ptr<VerdictHook>> verdict_hooks = {});
 
 }  // namespace lamina::engine

@@ -13,6 +13,7 @@
 #include "engine/agreement.h"
 #include "engine/runtime.h"
 #include "engine/save_run.h"
+#include "engine/step_choice.h"
 #include "engine/step_reader.h"
 #include "format/log_record.h"
 #include "plan/restore_plan.h"
@@ -29,10 +30,11 @@ struct Restored {
 class RestoreRun final : public RestoreSession {
  public:
   // `claim` gives the leader the root (an incarnation in train mode, the header alone in read mode; an empty root in read mode is
-  // NotFound). `done` is called once, on success. `keep_active` lives as long as the session: the beats.
+  // NotFound). `done` is called once, on success. `keep_active` lives as long as the session: the beats. What `hold` returns lives as long
+  // as a piece of work on storage, which may outlive the session.
   RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, int64_t number, std::optional<int64_t> wanted_step,
              std::function<absl::StatusOr<Claimed>()> claim, std::function<void(const Claimed&, const Restored&)> done,
-             std::shared_ptr<void> keep_active);
+             std::shared_ptr<void> keep_active, std::function<std::shared_ptr<void>()> hold);
 
   // Collective: stands at a step that every rank can open, or at none.
   absl::Status Begin();
@@ -48,24 +50,14 @@ class RestoreRun final : public RestoreSession {
   absl::Status Fail(const absl::Status& why) override;
 
  private:
-  struct Choice {
-    format::StoreHeader store;
-    uint64_t incarnation = 0;
-    std::vector<format::StepEntry> candidates;  // the chosen one, then older ones of the line
-    std::vector<int64_t> line;
-    uint64_t head = 0;
-  };
-
-  absl::StatusOr<Choice> Choose();
-  std::optional<std::string> Refusal(const format::StepEntry& candidate);
-  size_t NextAllowed(const std::vector<format::StepEntry>& candidates, size_t next);
-  static std::string EncodeChoice(const Choice& choice);
-  static absl::StatusOr<Choice> DecodeChoice(std::string_view text);
   absl::Status OpenCandidate();
   absl::Status ReadDescription();
+  absl::Status InTime(std::string_view what, std::function<absl::Status()> work);
   enum class Together { kGoOn, kOlder };
   absl::StatusOr<Together> Agree(std::string_view what, const absl::Status& mine, const std::function<absl::Status()>& leader_last = {});
   Patience Waiting(std::string what) const;
+  std::function<void(std::string)> SayWaiting() const;
+  std::function<void(int64_t, std::string)> PassedOver() const;
   void Post(EventKind kind, int64_t step, int64_t bytes, std::string cause);
   void Close();
 
@@ -76,14 +68,16 @@ class RestoreRun final : public RestoreSession {
   const std::string key_;
   const int64_t begun_ns_;
   const std::optional<int64_t> wanted_step_;
-  const std::function<absl::StatusOr<Claimed>()> claim_;
   const std::function<void(const Claimed&, const Restored&)> done_;
   std::shared_ptr<void> keep_active_;
+  const std::function<std::shared_ptr<void>()> hold_;
+  const int64_t deadline_ns_;
+  const StepChooser chooser_;
 
-  Choice choice_;
+  StepChoice choice_;
   size_t candidate_ = 0;
   int32_t round_ = 0;
-  std::unique_ptr<StepReader> reader_;  // null: the restore has ended
+  std::shared_ptr<StepReader> reader_;  // null: the restore has ended
   int64_t step_ = -1;
   int32_t rank_count_ = 0;
   Topology topology_;

@@ -480,7 +480,18 @@ Ended SaveRun::FollowVerdict(const Go& go, const absl::Status& mine) {
   Patience patience = Waiting("the verdict of rank 0");
   const int64_t grace_ns = SecondsToNs(kLeaderGraceS);
   if (deadline_ns_ < env::kForeverNs - grace_ns) patience.deadline_ns = deadline_ns_ + grace_ns;
+  // A store that goes with rank 0, as where that leaves first, goes when all is settled: the log has it.
+  std::optional<Ended> by_log;
+  const auto ask_log = [&]() -> absl::Status {
+    const absl::StatusOr<tier::Verdict> verdict = log_.VerdictOf(go.attempt);
+    if (!verdict.ok() || *verdict == tier::Verdict::kUnsettled) return absl::OkStatus();
+    const absl::Status aborted = absl::UnavailableError("it was aborted, and the job's store went before it told why");
+    by_log = *verdict == tier::Verdict::kCommitted ? CommittedByLog(go.attempt) : Aborted(mine.ok() ? aborted : mine);
+    return absl::CancelledError("settled by the log");
+  };
+  if (go.proceed) patience.without_store = ask_log;
   absl::StatusOr<std::string> text = agreement_.Hear(Key("ended"), 0, patience);
+  if (by_log.has_value()) return *std::move(by_log);
   absl::StatusOr<Ended> ended = text.ok() ? DecodeEnded(*text) : absl::StatusOr<Ended>(text.status());
   if (ended.ok()) return *ended;
   // Rank 0 is gone, or the store. Nothing can have been committed without this rank's vote.

@@ -67,10 +67,10 @@ class PathCheck {
   absl::StatusOr<std::string> Mark() {
     tier::Log log(runtime_.env, runtime_.tier);
     if (options_.mode == Mode::kRead) {
-      LAMINA_ASSIGN_OR_RETURN(const format::StoreHeader store, log.ReadStore());
+      LAMINA_ASSIGN_OR_RETURN(const format::StoreHeader store, OpenRoot(options_, log));
       return format::ToString(store.store_id);
     }
-    LAMINA_RETURN_IF_ERROR(log.CreateOrReadStore().status());
+    LAMINA_RETURN_IF_ERROR(OpenRoot(options_, log).status());
     LAMINA_ASSIGN_OR_RETURN(own_, Put());
     return own_;
   }
@@ -120,7 +120,7 @@ class PathCheck {
   }
 
   absl::Status Verdict(const std::string& key, const std::string& what, const Seen& seen) {
-    const Patience patience{absl::StrCat(what, ", who sees the root"), env::kForeverNs, true, {}};
+    const Patience patience{absl::StrCat(what, ", who sees the root"), env::kForeverNs, true};
     LAMINA_RETURN_IF_ERROR(agreement_.Say(absl::StrCat(key, "/seen/", agreement_.rank()), Encode(seen)));
     if (!agreement_.IsLeader()) {
       LAMINA_ASSIGN_OR_RETURN(const std::string text, agreement_.Hear(key + "/verdict", 0, patience));
@@ -159,6 +159,21 @@ class PathCheck {
 };
 
 }  // namespace
+
+absl::StatusOr<format::StoreHeader> OpenRoot(const Options& options, tier::Log& log) {
+  if (options.expect_store.empty()) return options.mode == Mode::kRead ? log.ReadStore() : log.CreateOrReadStore();
+  const absl::StatusOr<format::StoreHeader> store = log.ReadStore();
+  if (absl::IsNotFound(store.status())) {
+    return absl::NotFoundError(absl::StrCat(std::string(store.status().message()), ", and store ", options.expect_store,
+                                            " is expected (LAMINA_EXPECT_STORE): is its file system mounted?"));
+  }
+  LAMINA_RETURN_IF_ERROR(store.status());
+  if (const std::string found = format::ToString(store->store_id); found != options.expect_store) {
+    return absl::FailedPreconditionError(absl::StrCat("'", options.root, "' holds store ", found, ", and store ", options.expect_store,
+                                                      " is expected (LAMINA_EXPECT_STORE): is another file system mounted?"));
+  }
+  return store;
+}
 
 absl::Status CheckSharedPath(const Options& options, const Runtime& runtime, Agreement& agreement, const std::string& key,
                              const std::string& what, const absl::Status& mine) {

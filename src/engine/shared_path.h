@@ -5,8 +5,11 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/agreement.h"
 #include "engine/runtime.h"
+#include "format/store_header.h"
+#include "tier/log.h"
 
 namespace lamina::engine {
 
@@ -17,5 +20,9 @@ namespace lamina::engine {
 // rank.
 absl::Status CheckSharedPath(const Options& options, const Runtime& runtime, Agreement& agreement, const std::string& key,
                              const std::string& what, const absl::Status& mine);
+
+// The store that the root holds; a trainer makes one where there is none, unless one is expected. NotFound where there is none,
+// FailedPrecondition where there is another than is expected.
+absl::StatusOr<format::StoreHeader> OpenRoot(const Options& options, tier::Log& log);
 
 }  // namespace lamina::engine

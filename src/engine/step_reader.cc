@@ -15,6 +15,7 @@
 namespace lamina::engine {
 namespace {
 
+constexpr int64_t kTriesUntold = 10;
 constexpr int64_t kRetryPauseNs = 100 * base::kMillisecondNs;
 
 bool MayComeBack(const absl::Status& status) {
@@ -29,12 +30,14 @@ absl::Status WrongDigest(const std::string& name, const format::Digest& found, c
 
 bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status); }
 
-StepReader::StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s)
-    : env_(env), tier_(tier), store_(store), entry_(entry), retry_s_(retry_s), mutex_(env) {}
+StepReader::StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s,
+                       std::function<void(std::string)> waiting)
+    : env_(env), tier_(tier), store_(store), entry_(entry), retry_s_(retry_s), waiting_(std::move(waiting)), mutex_(env) {}
 
 absl::StatusOr<std::unique_ptr<StepReader>> StepReader::Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
-                                                             const format::StepEntry& entry, double retry_s) {
-  std::unique_ptr<StepReader> reader(new StepReader(env, tier, store, entry, retry_s));
+                                                             const format::StepEntry& entry, double retry_s,
+                                                             std::function<void(std::string)> waiting) {
+  std::unique_ptr<StepReader> reader(new StepReader(env, tier, store, entry, retry_s, std::move(waiting)));
   const std::string name = format::CatalogPath(entry.attempt);
   LAMINA_ASSIGN_OR_RETURN(const std::string bytes, reader->ReadMetadata(name, entry.catalog_digest));
   absl::StatusOr<format::Catalog> catalog = format::DecodeCatalog(base::AsBytes(bytes));
@@ -50,9 +53,14 @@ absl::StatusOr<std::unique_ptr<StepReader>> StepReader::Open(env::Env& env, tier
 
 absl::StatusOr<std::unique_ptr<tier::ObjectReader>> StepReader::OpenPatiently(const std::string& name) {
   const int64_t deadline_ns = DeadlineAfter(env_, retry_s_);
-  while (true) {
+  for (int64_t tries = 1;; ++tries) {
     absl::StatusOr<std::unique_ptr<tier::ObjectReader>> object = tier_.OpenObject(name);
     if (object.ok() || !MayComeBack(object.status())) return object;
+    // What comes back at once, as on a network file system, is no news.
+    if (tries == kTriesUntold && waiting_) {
+      waiting_(absl::StrCat("'", name, "' does not show (", std::string(object.status().message()), "); asked for again for up to ",
+                            retry_s_, " s"));
+    }
     if (env_.MonotonicNs() >= deadline_ns) {
       if (!absl::IsNotFound(object.status())) return object.status();
       return absl::DataLossError(absl::StrCat("'", name, "' is missing, and was so for ", retry_s_, " s of asking again"));

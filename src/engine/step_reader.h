@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -27,9 +28,10 @@ bool IsDamage(const absl::Status& status);
 class StepReader {
  public:
   // Reads the catalog and compares its digest with the log's. Names that are missing or stale are tried again for `retry_s`; what is still
-  // missing then is DataLoss, naming the file.
+  // missing then is DataLoss, naming the file. `waiting` gets one line for each file that is waited for.
   static absl::StatusOr<std::unique_ptr<StepReader>> Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
-                                                          const format::StepEntry& entry, double retry_s);
+                                                          const format::StepEntry& entry, double retry_s,
+                                                          std::function<void(std::string)> waiting = {});
 
   const format::Catalog& catalog() const { return catalog_; }
   const format::StepEntry& entry() const { return entry_; }
@@ -64,7 +66,8 @@ class StepReader {
     int64_t index_offset = 0;
   };
 
-  StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s);
+  StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s,
+             std::function<void(std::string)> waiting);
   absl::StatusOr<std::string> ReadMetadata(const std::string& name, const format::Digest& digest);
   absl::StatusOr<std::unique_ptr<tier::ObjectReader>> OpenPatiently(const std::string& name);
   absl::StatusOr<Pack*> OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce)
@@ -76,6 +79,7 @@ class StepReader {
   const format::StoreHeader store_;
   const format::StepEntry entry_;
   const double retry_s_;
+  const std::function<void(std::string)> waiting_;
   format::Catalog catalog_;
   env::Mutex mutex_;
   std::map<std::pair<format::AttemptId, uint32_t>, Pack> packs_ ABSL_GUARDED_BY(mutex_);

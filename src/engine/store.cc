@@ -113,7 +113,8 @@ absl::StatusOr<std::string> Store::ReadTensor(StepReader& reader, std::string_vi
   std::string bytes(static_cast<size_t>(tensor_bytes), '\0');
   TensorView view{tensor->name, tensor->dtype, tensor->global_shape, {}, "", false};
   view.boxes.push_back({shard::WholeBox(tensor->global_shape), bytes.data(), shard::RowMajorStrides(tensor->global_shape)});
-  Filler filler(env_, reader, {&view, 1}, /*task_count=*/2);
+  const std::shared_ptr<StepReader> borrowed(std::shared_ptr<void>(), &reader);
+  Filler filler(env_, borrowed, {&view, 1}, /*task_count=*/2);
   LAMINA_RETURN_IF_ERROR(filler.Plan());
   LAMINA_RETURN_IF_ERROR(filler.Fill());
   return bytes;

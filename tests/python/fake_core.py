@@ -214,6 +214,9 @@ class Store:
     def __init__(self, root: str) -> None:
         self._steps = roots.setdefault(root, {})
 
+    def id(self) -> str:
+        return "fake"
+
     def steps(self, all: bool) -> list[dict[str, Any]]:
         facts = {"committed_ns": 10**18, "state_bytes": 2_500_000, "stored_bytes": 999, "on_line": True}
         return [{"step": step, **facts, "is_head": step == max(self._steps)} for step in sorted(self._steps, reverse=True)]

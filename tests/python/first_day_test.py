@@ -332,3 +332,38 @@ def test_what_is_no_state_is_refused_by_path_before_anything_is_written(tmp_path
         with pytest.raises(lamina.InvalidArgumentError, match=r"optim: parameter 0 of group 0.*has no name: put the module"):
             ckpt.save(0, {"optim": torch.optim.AdamW(nn.Linear(2, 2).parameters())})
     assert not (tmp_path / "root").exists()
+
+
+class Curriculum:
+    def __init__(self, stage: int) -> None:
+        self.stage = stage
+
+
+def test_a_type_of_ones_own_comes_back_once_it_is_taught(tmp_path: Path) -> None:
+    def state(stage: int) -> dict[str, Any]:
+        return {"plan": [{"now": Curriculum(stage)}], "own": lamina.PerRank(Curriculum(10 * stage)), "w": torch.ones(2)}
+
+    with lamina.Checkpointer(tmp_path) as ckpt:
+        with pytest.raises(lamina.UnsupportedError, match=r"plan\[0\]\.now is of type .*Curriculum.*register_type"):
+            ckpt.save(1, state(3))
+        lamina.register_type(Curriculum, lambda value: {"stage": value.stage}, lambda kept: Curriculum(kept["stage"]))
+        ckpt.save(1, state(3)).wait()
+        found = state(0)
+        ckpt.restore(found)
+    assert (found["plan"][0]["now"].stage, found["own"].value.stage) == (3, 30)
+
+
+def test_an_expected_store_that_is_not_there_is_no_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lamina.Checkpointer(tmp_path / "first") as ckpt:
+        ckpt.save(1, {"epoch": 1}).wait()
+    monkeypatch.setenv("LAMINA_EXPECT_STORE", lamina.open(tmp_path / "first").id)
+    with lamina.Checkpointer(tmp_path / "first") as ckpt:
+        assert ckpt.restore({"epoch": 0}).step == 1
+    for mode in ("train", "read"):
+        refused = pytest.raises(lamina.NotFoundError, match=r"LAMINA_EXPECT_STORE.*mounted")
+        with lamina.Checkpointer(tmp_path / "empty", mode=mode) as ckpt, refused:
+            ckpt.restore({"epoch": 0})
+    assert not (tmp_path / "empty").exists()
+    monkeypatch.setenv("LAMINA_EXPECT_STORE", "0" * 32)
+    with lamina.Checkpointer(tmp_path / "first") as ckpt, pytest.raises(lamina.StateError, match="another file system"):
+        ckpt.restore({"epoch": 0})

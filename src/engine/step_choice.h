@@ -1,0 +1,45 @@
+// Which step a restore takes: the leader's choice by the log and the hooks, and how it is told to the other ranks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/runtime.h"
+#include "engine/save_run.h"
+#include "format/log_record.h"
+#include "format/store_header.h"
+
+namespace lamina::engine {
+
+struct StepChoice {
+  format::StoreHeader store;
+  uint64_t incarnation = 0;
+  std::vector<format::StepEntry> candidates;  // the chosen one, then older ones of the line
+  std::vector<int64_t> line;
+  uint64_t head = 0;
+};
+
+std::string Encode(const StepChoice& choice);
+absl::StatusOr<StepChoice> DecodeStepChoice(std::string_view text);
+
+// Of the leader. A value: it may outlive the restore that it was made for.
+struct StepChooser {
+  env::Env& env;
+  tier::Tier& tier;
+  hooks::Verdicts* verdicts;  // nobody is asked when null
+  std::optional<int64_t> wanted_step;
+  std::function<absl::StatusOr<Claimed>()> claim;
+  std::function<void(int64_t step, std::string why)> passed_over;
+
+  // Claims the root and looks at its line. NotFound for an unknown step, FailedPrecondition where hooks refuse the wanted one or all.
+  absl::StatusOr<StepChoice> Choose() const;
+  // The first candidate from `next` on that no hook refuses; their count when there is none.
+  size_t NextAllowed(const std::vector<format::StepEntry>& candidates, size_t next) const;
+};
+
+}  // namespace lamina::engine

@@ -1,0 +1,49 @@
+// Storage that does not answer: what waits for it, and for how long.
+#include <catch2/catch.hpp>
+
+#include "base/units.h"
+#include "testing/thread_job.h"
+
+namespace lamina {
+namespace {
+
+using testing::All;
+using testing::Moment;
+using testing::ScratchDirectory;
+using testing::ThreadJob;
+
+std::string RootIn(const ScratchDirectory& scratch) { return scratch.path() + "/root"; }
+
+}  // namespace
+
+TEST_CASE("A restore whose storage hangs on one rank ends on all, and leaves its targets alone from then on", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 3, [](Options& options) { options.restore_seconds_max = 1; });
+  REQUIRE(All(job.Save({1, 1})) == absl::OkStatus());
+  const std::string where = GENERATE("catalog", "00002.pack");
+  job.faults(1).SetHang(where);
+  for (const absl::Status& status : job.Restore(std::nullopt)) {
+    INFO(status);
+    REQUIRE(absl::IsDeadlineExceeded(status));
+    REQUIRE(std::string(status.message()).find("rank 1") != std::string::npos);
+  }
+  job.faults(1).SetHang(std::nullopt);
+  REQUIRE(All(job.Restore(std::nullopt)) == absl::OkStatus());
+  REQUIRE(All(job.End()) == absl::OkStatus());
+}
+
+TEST_CASE("Closing does not wait for a lease that storage does not take back", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 1);
+  REQUIRE(All(job.Save({1, 1})) == absl::OkStatus());
+  job.faults(0).SetHang("writers/");
+  const int64_t begun_ns = job.env().MonotonicNs();
+  const absl::Status closed = job.engine(0).Close(-1);
+  INFO(closed);
+  REQUIRE(absl::IsUnavailable(closed));
+  REQUIRE(job.env().MonotonicNs() - begun_ns < 30 * base::kSecondNs);
+  job.faults(0).SetHang(std::nullopt);
+  REQUIRE(job.engine(0).Close(-1) == absl::OkStatus());
+}
+
+}  // namespace lamina
