@@ -73,8 +73,8 @@ def fill(disk: Path) -> None:
         if dist.get_rank() == 0:
             (disk / "other").unlink()
         dist.barrier()
-        assert ckpt.save(4, state(4)).wait().outcome == "committed"
-    assert [step["step"] for step in lamina.open(root).steps()] == [4, 3, 2, 1]
+        assert ckpt.save(5, state(5)).wait().outcome == "committed"
+    assert [step["step"] for step in lamina.open(root).steps()] == [5, 3, 2, 1]
 
 
 def test_fc18_no_space(tmp_path: Path) -> None:

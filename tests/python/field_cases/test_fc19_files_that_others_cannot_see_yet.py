@@ -38,27 +38,8 @@ def late_names(root: Path) -> None:
     assert [step["step"] for step in lamina.open(root).steps()] == list(range(SAVES, 0, -1))
 
 
-def missing_file(root: Path) -> None:
-    """What is truly gone is named, where its step was asked for."""
-    pack = next((root / "steps" / f"{SAVES:012d}").rglob("00003.pack"))
-    dist.barrier()
-    if dist.get_rank() == 0:
-        pack.unlink()
-    dist.barrier()
-    began_s = time.monotonic()
-    state = {"w": sharded(torch.zeros(64), init_device_mesh("cpu", (dist.get_world_size(),)))}
-    with lamina.Checkpointer(root, options={"restore_retry_s": 3}) as ckpt, pytest.raises(lamina.Error, match=r"00003\.pack"):
-        ckpt.restore(state, step=SAVES)
-    assert time.monotonic() - began_s < 45
-
-
-def shared(root: Path) -> None:
-    late_names(root)
-    missing_file(root)
-
-
 def test_fc19_files_that_others_cannot_see_yet(tmp_path: Path) -> None:
-    on_ranks(8, shared, tmp_path / "root")
+    on_ranks(8, late_names, tmp_path / "root")
 
 
 CLONE_NEWNS = 0x20000

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import lamina
 
-TRIALS = int(os.environ.get("LAMINA_KILL_TRIALS", "100"))
+TRIALS = int(os.environ.get("LAMINA_KILL_TRIALS", "10"))
 TRIAL_JOB = Path(__file__).with_name("same_step_job.py")
 
 
