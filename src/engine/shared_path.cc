@@ -16,7 +16,7 @@ namespace lamina::engine {
 namespace {
 
 constexpr int64_t kRetryPauseNs = 50 * base::kMillisecondNs;
-constexpr double kUnseenSMax = 15;  // a name that nobody has asked for before: network file systems remember no absence of it
+constexpr double kUnseenS = 22;  // how long a network file system may not show what another machine made
 constexpr int64_t kProbeBytesMax = 1024;
 
 // What one rank found, for the leader.
@@ -100,7 +100,7 @@ class PathCheck {
 
   // Asks again for what may show later.
   absl::Status Sees(const std::string& mark, bool& shared) {
-    const int64_t deadline_ns = DeadlineAfter(runtime_.env, std::min(options_.restore_retry_s, kUnseenSMax));
+    const int64_t deadline_ns = DeadlineAfter(runtime_.env, options_.restore_retry_s > 0 ? kUnseenS : 0);
     while (true) {
       const absl::StatusOr<std::string> found = Read(mark);
       shared = found.ok() && *found == mark;
