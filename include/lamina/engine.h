@@ -71,8 +71,8 @@ class RestoreSession {
   enum class Progress { kDone, kOlder };
   // Collective. Checks names, shapes and dtypes, reads and checks all bytes, and only then writes into the targets' memory. kOlder: some
   // rank found the step damaged and the session stands at the next older one (look at tensors() and blobs() again); nothing was written. A
-  // status is that of the first rank that failed, the same on all ranks; targets are untouched unless the message says that they are filled,
-  // or partly filled.
+  // status is that of the first rank that failed, the same on all ranks; targets are untouched unless the message says that they are
+  // filled, or partly filled.
   virtual absl::StatusOr<Progress> Fill(std::span<const TensorView> targets) = 0;
   // Collective in place of Fill: tells the other ranks that this one cannot go on, and why. Returns what they see.
   virtual absl::Status Fail(const absl::Status& why) = 0;
