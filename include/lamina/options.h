@@ -20,6 +20,7 @@ struct Options {
   std::string run_id;            // names the job across relaunches; empty: not known
   std::string expect_store;      // the id that the root must have; empty: any, also a new one
   bool takeover = false;         // take the root from a trainer that still lives
+  int32_t keep = 0;              // steps of the line that stay when a newer one is durable, pinned ones apart; 0: all
   int64_t memory_bytes = 0;  // window of this rank; 0: from the first state, 1.1 times its bytes, at most its part of 40 % of free memory
   int32_t failures_tolerated = 3;     // consecutive failed saves that training survives; >= 0
   double save_timeout_s = 0;          // 0: the larger of 600 and 10 times the last save
@@ -28,6 +29,8 @@ struct Options {
   double beat_s = 2;                  // a rank says this often that it lives while a save runs; > 0
   double beat_timeout_s = 20;         // no beat for this long fails the save; > beat_s
   double restore_retry_s = 30;        // how long missing or stale files are tried again; >= 0
+  double gc_grace_s = 600;            // files of a dropped step stay so long for readers that cannot register; >= 0
+  double abandoned_grace_s = 604800;  // with `keep`, steps stay so long after a roll-back took them off the line, a week; >= 0
   double restore_seconds_max = 3600;  // a restore that takes longer fails, also where storage hangs; > 0
   double verdict_timeout_s = 30;      // what a hook that is asked has to answer in; > 0
   int32_t saves_in_flight_max = 2;    // 1 or 2

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine.h"
+#include "engine/agreement.h"
+#include "engine/collect.h"
 #include "engine/store.h"
 #include "errors.h"
 #include "gil.h"
@@ -35,7 +37,7 @@ class PyStore {
       list.append(py::dict("step"_a = step.entry.attempt.step, "commit"_a = step.entry.commit, "parent"_a = step.entry.parent,
                            "path"_a = format::AttemptPath(step.entry.attempt), "committed_ns"_a = step.entry.committed_ns,
                            "state_bytes"_a = step.entry.state_bytes, "stored_bytes"_a = step.entry.stored_bytes, "is_head"_a = step.is_head,
-                           "on_line"_a = step.on_line));
+                           "on_line"_a = step.on_line, "pinned"_a = step.entry.state == format::StepState::kPinned));
     }
     return list;
   }
@@ -76,6 +78,11 @@ class PyStore {
     return list;
   }
 
+  // Ends this reader's registration with the step that it holds open.
+  void CloseStep() {
+    WithoutGil([this] { reader_.reset(); });
+  }
+
   py::dict Verify(std::optional<int64_t> step, bool full) {
     const engine::Verification found = ValueOrRaise(WithoutGil([&] { return store_->Verify(step, full); }));
     py::list problems;
@@ -91,10 +98,9 @@ class PyStore {
  private:
   // The last step that was looked at stays open, so that tensor after tensor reads its catalog once.
   std::shared_ptr<engine::StepReader> Reader(std::optional<int64_t> step) {
-    if (reader_ == nullptr || step != step_) {
+    if (reader_ == nullptr || !step.has_value() || step != step_) {
       reader_ = ValueOrRaise(WithoutGil([&]() -> absl::StatusOr<std::shared_ptr<engine::StepReader>> { return store_->OpenStep(step); }));
       step_ = reader_->catalog().attempt.step;
-      if (!step.has_value()) step_.reset();
     }
     return reader_;
   }
@@ -103,6 +109,44 @@ class PyStore {
   std::unique_ptr<engine::Store> store_;
   std::optional<int64_t> step_;
   std::shared_ptr<engine::StepReader> reader_;
+};
+
+class PyCollector {
+ public:
+  explicit PyCollector(const std::string& root) : machine_(root, kReadThreads, nullptr), collector_(machine_.env(), machine_.tier()) {}
+
+  py::dict Collect(std::optional<int64_t> step, int64_t keep, std::optional<double> abandoned_grace_s, double gc_grace_s, bool dry_run) {
+    engine::CollectRequest request;
+    request.step = step;
+    request.policy.keep = keep;
+    if (abandoned_grace_s.has_value()) request.policy.abandoned_ns = engine::SecondsToNs(*abandoned_grace_s);
+    request.reader_grace_ns = engine::SecondsToNs(gc_grace_s);
+    request.dry_run = dry_run;
+    const engine::Collected collected = ValueOrRaise(WithoutGil([&] { return collector_.Collect(request); }));
+    py::list dropped;
+    for (const format::StepEntry& entry : collected.dropped) {
+      dropped.append(py::dict("step"_a = entry.attempt.step, "path"_a = format::AttemptPath(entry.attempt)));
+    }
+    py::list removed;
+    for (const tier::ObjectInfo& object : collected.sweep.removed) removed.append(py::make_tuple(TextToPython(object.name), object.bytes));
+    py::list waiting;
+    for (const tier::WaitingStep& each : collected.sweep.waiting) {
+      py::list readers;
+      for (const std::string& reader : each.readers) readers.append(TextToPython(reader));
+      waiting.append(py::dict("step"_a = each.attempt.step, "path"_a = format::AttemptPath(each.attempt), "bytes"_a = each.bytes,
+                              "grace_s"_a = engine::NsToSeconds(each.grace_left_ns), "readers"_a = readers));
+    }
+    return py::dict("dropped"_a = dropped, "removed"_a = removed, "waiting"_a = waiting, "disk_bytes"_a = collected.usage.disk_bytes,
+                    "needed_bytes"_a = collected.usage.needed_bytes);
+  }
+
+  void Pin(int64_t step, bool pinned) {
+    RaiseIfError(WithoutGil([&] { return collector_.Pin(step, pinned); }));
+  }
+
+ private:
+  Machine machine_;
+  engine::Collector collector_;
 };
 
 }  // namespace
@@ -116,7 +160,12 @@ void BindStore(py::module_& module) {
       .def("catalog", &PyStore::Catalog, "step"_a)
       .def("read_tensor", &PyStore::ReadTensor, "step"_a, "name"_a)
       .def("read_blobs", &PyStore::ReadBlobs, "step"_a)
+      .def("close_step", &PyStore::CloseStep)
       .def("verify", &PyStore::Verify, "step"_a, "full"_a);
+  py::class_<PyCollector>(module, "Collector")
+      .def(py::init<const std::string&>(), "root"_a)
+      .def("collect", &PyCollector::Collect, "step"_a, "keep"_a, "abandoned_grace_s"_a, "gc_grace_s"_a, "dry_run"_a)
+      .def("pin", &PyCollector::Pin, "step"_a, "pinned"_a);
 }
 
 }  // namespace lamina::bindings

@@ -46,7 +46,8 @@ class Checkpointer:
         mode: "train", or "read" for restores beside a training job: it writes no step.
         process_group: the ranks that save together. Default None: the default group if there is one, else this process alone.
         snapshot: "copied": all is copied before `save()` returns. "deferred" is not in this version.
-        keep: how many steps to keep. Not in this version: all are kept.
+        keep: how many steps of the line to keep once a newer one is durable, pinned ones apart; older ones are dropped, and their files go
+            when nobody reads them any more. Default None: all are kept.
         memory: bytes that the ranks of one node may use together. Default None: 1.1 times the state, at most 40 % of what is free.
         failures_tolerated: failed saves in a row that training survives. None of the very first save or when another trainer took over.
         save_timeout_s: seconds that one save may take. Default None: the larger of 600 and 10 times the last one.
@@ -80,7 +81,7 @@ class Checkpointer:
     ) -> None:
         hooks = tuple(hooks)
         check_hooks(hooks)
-        _check_snapshot(snapshot, keep)
+        _check_snapshot(snapshot)
         place = os.path.realpath(root)
         if mode == "train":
             _check_alone(place)
@@ -90,6 +91,7 @@ class Checkpointer:
             mode=mode,
             run_id=option_names.default_run_id() if run_id is None else run_id,
             takeover=takeover,
+            keep=_checked_keep(keep),
             failures_tolerated=failures_tolerated,
             save_timeout_s=float(save_timeout_s or 0),
             coordination_prefix=ranks.nonce(),
@@ -296,13 +298,22 @@ def _check_alone(place: str) -> None:
         )
 
 
-def _check_snapshot(snapshot: str, keep: Any) -> None:
+def _check_snapshot(snapshot: str) -> None:
     if snapshot == "deferred":
         raise UnsupportedError('snapshot="deferred" is not in this version; use "copied"')
     if snapshot != "copied":
         raise InvalidArgumentError(f'snapshot is {snapshot!r}; expected "copied" or "deferred"')
-    if keep is not None:
-        raise UnsupportedError("keep is not in this version; leave it out, and all steps are kept")
+
+
+def _checked_keep(keep: Any) -> int:
+    """How many steps stay; 0 for all."""
+    if keep is None:
+        return 0
+    if isinstance(keep, bool) or not hasattr(keep, "__index__"):
+        raise UnsupportedError(f"keep is {keep!r}: this version takes a number of steps, or None for all")
+    if not 1 <= operator.index(keep) < 2**31:
+        raise InvalidArgumentError(f"keep is {keep!r}; expected a number of steps of 1 or more, or None for all")
+    return operator.index(keep)
 
 
 def _memory_of_rank(memory: int | None, rank_count: int) -> int:

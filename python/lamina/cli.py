@@ -1,25 +1,29 @@
-"""The command `lamina`: what is stored, and whether it is sound."""
+"""The command `lamina`: what is stored, whether it is sound, and what may go."""
 
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import datetime
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from lamina import doctor
+from lamina import _core, doctor
 from lamina.difference import compare
-from lamina.errors import CorruptionError, Error, NotFoundError
+from lamina.errors import CorruptionError, Error, InvalidArgumentError, NotFoundError
+from lamina.options import root_path
 from lamina.store import Store, entry_bytes
 
 _FINE: Final = 0
 _CHECK_FAILED: Final = 1
 _WRONG_USE: Final = 2
 _T = TypeVar("_T")
+_WEEK_S: Final = 7 * 86_400.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lamina", description="Checkpoints of a root: list, show, verify.")
+    parser = argparse.ArgumentParser(prog="lamina", description="Checkpoints of a root: list, show, verify, remove.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = _command(commands, "ls", _ls, "ROOT[@STEP]", "list the steps, newest first")
     listing.add_argument("--all", action="store_true", help="abandoned steps too")
@@ -62,6 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     checks.add_argument(
         "--bytes", type=_byte_count, default=0, metavar="N", help="of the state that will be saved (default: of the newest step)"
     )
+    gc = _command(commands, "gc", _gc, "ROOT[@STEP]", "drop steps (STEP alone, or by --keep and --abandoned) and remove what nothing needs")
+    gc.add_argument("--dry-run", action="store_true", help="say what would go, and write nothing")
+    gc.add_argument("--keep", type=int, metavar="N", help="drop steps of the line beyond the newest N, pinned ones apart")
+    gc.add_argument("--abandoned", type=float, default=_WEEK_S, metavar="S", help="drop steps that are off the line for S seconds (a week)")
+    gc.add_argument("--grace", type=float, default=600.0, metavar="S", help="files stay S seconds for readers that cannot register (600)")
+    gc.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait up to S seconds for readers and grace (0)")
+    pin = _command(commands, "pin", _pin, "ROOT@STEP", "keep a step, whatever retention says")
+    pin.add_argument("--off", action="store_true", help="let it go again")
     return parser
 
 
@@ -101,6 +113,7 @@ def _ls(options: argparse.Namespace) -> int:
 def _step_row(step: Mapping[str, Any]) -> list[str]:
     committed = datetime.datetime.fromtimestamp(step["committed_ns"] / 1e9, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
     place = "head" if step["is_head"] else "line" if step["on_line"] else "abandoned"
+    place += ", pinned" if step["pinned"] else ""
     return [str(step["step"]), committed, _size(step["state_bytes"]), _size(step["stored_bytes"]), place]
 
 
@@ -198,6 +211,60 @@ def _doctor(options: argparse.Namespace) -> int:
     found = doctor.diagnose(options.root, options.bytes)
     print(doctor.as_json(found, options.root) if options.json else found)
     return _FINE if found.ok else _CHECK_FAILED
+
+
+def _gc(options: argparse.Namespace) -> int:
+    root, step = split_step(options.root)
+    if options.keep is not None and (options.keep < 1 or step is not None):
+        raise InvalidArgumentError(f"--keep {options.keep}: expected 1 or more, and no step beside it")
+    result = _collect(root, step, options)
+    if options.json:
+        return _print_json({"root": root, "dry_run": options.dry_run, **result})
+    would = "would be " if options.dry_run else ""
+    for each in result["dropped"]:
+        print(f"step {each['step']} {would}dropped")
+    folders: dict[str, list[int]] = collections.defaultdict(list)
+    for name, size in result["removed"]:
+        folders[os.path.dirname(name)].append(size)
+    for folder, sizes in folders.items():
+        print(f"{would}removed: {folder}, {len(sizes)} files, {_size(sum(sizes))}")
+    for each in result["waiting"]:
+        print(f"step {each['step']}: {_size(each['bytes'])} stay: {_waits_for(each)}")
+    print(f"{_size(result['disk_bytes'])} under {root}/steps, of which {_size(result['needed_bytes'])} are needed")
+    return _FINE
+
+
+def _collect(root: str, step: int | None, options: argparse.Namespace) -> dict[str, Any]:
+    collector = _core.Collector(root_path(root))
+    result = collector.collect(step, options.keep or 0, options.abandoned if step is None else None, options.grace, options.dry_run)
+    end_s = time.monotonic() + options.wait
+    while result["waiting"] and not options.dry_run and (left_s := end_s - time.monotonic()) > 0:
+        if sys.stderr.isatty():
+            print(f"\rwaiting: {_waits_for(result['waiting'][0])}\033[K", end="", file=sys.stderr, flush=True)
+        time.sleep(min(1.0, left_s))
+        again = collector.collect(None, 0, None, options.grace, False)
+        result = {**again, "dropped": result["dropped"], "removed": result["removed"] + again["removed"]}
+    if options.wait and sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    return result
+
+
+def _waits_for(step: Mapping[str, Any]) -> str:
+    reasons = [f"readers at work: {len(step['readers'])}"] if step["readers"] else []
+    if step["grace_s"] > 0:
+        reasons.append(f"{step['grace_s']:.0f} s for readers that cannot register")
+    return ", ".join(reasons) + "; a later gc or the trainer removes them"
+
+
+def _pin(options: argparse.Namespace) -> int:
+    root, step = split_step(options.root)
+    if step is None:
+        raise InvalidArgumentError(f"{options.root} names no step: pin takes ROOT@STEP")
+    _core.Collector(root_path(root)).pin(step, not options.off)
+    if options.json:
+        return _print_json({"root": root, "step": step, "pinned": not options.off})
+    print(f"step {step} is {'let go' if options.off else 'pinned'}")
+    return _FINE
 
 
 def _print_json(value: Any) -> int:

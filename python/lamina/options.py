@@ -19,6 +19,8 @@ KNOWN: Final[dict[str, type]] = {
     "beat_s": float,
     "beat_timeout_s": float,
     "restore_retry_s": float,
+    "gc_grace_s": float,
+    "abandoned_grace_s": float,
     "restore_seconds_max": float,
     "verdict_timeout_s": float,
     "saves_in_flight_max": int,

@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina import _core
 from lamina.difference import Difference, compare
-from lamina.errors import CorruptionError, NotFoundError
+from lamina.errors import NotFoundError
 from lamina.mismatch import nearest
 from lamina.options import root_path
 
@@ -98,9 +98,7 @@ class Store:
 
         When the log's newest record is damaged the line is that of the record before, and a warning says so.
         """
-        if (warning := self._core.passed_over()) and warning != self._warned:
-            self._warned = warning
-            logger.warning("%s: %s", self.root, warning)
+        self._warn()
         return self._core.steps(all)
 
     def latest(self) -> int | None:
@@ -110,10 +108,8 @@ class Store:
 
     def entries(self, step: int | None = None) -> list[EntryInfo]:
         """The named tensors of a step (default: the newest), in the order of their names."""
-        found = self._core.catalog(self._step(step))["tensors"]
-        return sorted(
-            (EntryInfo(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in found), key=lambda each: each.name
-        )
+        with self.reading(step) as opened:
+            return list(opened.entries.values())
 
     def load(self, step: int | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Whole tensors by name, in memory of their own.
@@ -126,17 +122,17 @@ class Store:
             PyTorch tensors; NumPy arrays when PyTorch is not installed, of class `RawArray` where NumPy does not have the dtype.
 
         Raises:
-            NotFoundError: no such step or entry; gives the nearest name.
+            NotFoundError: no such step or entry; gives the nearest name. Or the step was dropped while it was read, which happens only to
+                readers that may not write to the root and take longer than `gc_grace_s`.
         """
-        at = self._step(step)
-        entries = {entry.name: entry for entry in self.entries(at)}
-        wanted = list(entries) if names is None else list(names)
-        for name in wanted:
-            if name not in entries:
-                like = nearest(name, entries)
-                raise NotFoundError(f"step {at} has no entry {name!r}" + (f"; did you mean {like!r}?" if like else ""))
         make = _torch_tensor if importlib.util.find_spec("torch") else _numpy_array
-        return {name: make(self._core.read_tensor(at, name), entries[name]) for name in wanted}
+        with self.reading(step) as opened:
+            wanted = list(opened.entries) if names is None else list(names)
+            for name in wanted:
+                if name not in opened.entries:
+                    like = nearest(name, opened.entries)
+                    raise NotFoundError(f"step {opened.step} has no entry {name!r}" + (f"; did you mean {like!r}?" if like else ""))
+            return {name: make(opened.read(name), opened.entries[name]) for name in wanted}
 
     def verify(self, step: int | None = None, full: bool = True) -> dict[str, Any]:
         """Checks a step (default: the whole root, abandoned steps included).
@@ -153,11 +149,12 @@ class Store:
 
     def stat(self, step: int | None = None) -> dict[str, Any]:
         """What a step (default: the newest) holds: counts of entries and bytes by dtype; what is shared counts once."""
-        entries = [entry for entry in self.entries(step) if not entry.alias_of]
+        with self.reading(step) as opened:
+            entries = [entry for entry in opened.entries.values() if not entry.alias_of]
         sizes: dict[str, int] = {}
         for entry in entries:
             sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry_bytes(entry)
-        return {"step": self._step(step), "entry_count": len(entries), "bytes": sum(sizes.values()), "bytes_by_dtype": sizes}
+        return {"step": opened.step, "entry_count": len(entries), "bytes": sum(sizes.values()), "bytes_by_dtype": sizes}
 
     def diff(self, a: int, b: int) -> Difference:
         """What differs between step `a` and step `b`, to the bit; reads both wholly, an entry at a time.
@@ -169,18 +166,23 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self, step: int | None = None) -> Iterator[OpenStep]:
-        """A step (default: the newest) as long as it is read."""
-        at = self._step(step)
-        entries = {entry.name: entry for entry in self.entries(at)}
-        yield OpenStep(at, entries, functools.partial(self._core.read_tensor, at), functools.partial(self._core.read_blobs, at))
+        """A step (default: the newest) as long as it is read: only so long is it registered as being read, so that a Store that is merely
+        kept holds nothing up."""
+        self._warn()
+        try:
+            found = self._core.catalog(step)
+            at = found["step"]
+            entries = [EntryInfo(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in found["tensors"]]
+            by_name = {entry.name: entry for entry in sorted(entries, key=lambda each: each.name)}
+            yield OpenStep(at, by_name, functools.partial(self._core.read_tensor, at), functools.partial(self._core.read_blobs, at))
+        finally:
+            self._core.close_step()
 
-    def _step(self, step: int | None) -> int:
-        found = self.latest() if step is None else step
-        if found is None:
-            if self._warned:
-                raise CorruptionError(f"{self.root} holds no step that can be found: {self._warned}")
-            raise NotFoundError(f"{self.root} holds no step")
-        return found
+    def _warn(self) -> None:
+        """Says, once, that the newest record of the log is damaged."""
+        if (warning := self._core.passed_over()) and warning != self._warned:
+            self._warned = warning
+            logger.warning("%s: %s", self.root, warning)
 
 
 def open(root: str | os.PathLike[str]) -> Store:

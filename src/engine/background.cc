@@ -11,7 +11,6 @@ namespace lamina::engine {
 namespace {
 
 constexpr int64_t kLeaseNs = 10 * base::kSecondNs;
-constexpr int64_t kSweepNs = 60 * base::kSecondNs;
 constexpr size_t kSavesKeptInStore = 2;  // a rank that is two saves on has seen all that was said before
 constexpr size_t kKeptPlans = 4;         // more than saves in flight look back at
 
@@ -34,13 +33,13 @@ void EngineImpl::SaveLoop() {
     } else {
       committed = RunSave(*pending);
     }
+    if (agreement_.IsLeader() && !abandoned) Retain(committed);
     {
       env::MutexLock lock(mutex_);
       pending_.pop_front();
       --active_count_;
       changed_.NotifyAll();
     }
-    if (agreement_.IsLeader() && !abandoned) SweepIfDue(!committed);
   }
 }
 
@@ -83,19 +82,22 @@ bool EngineImpl::RunSave(PendingSave& pending) {
   return result.ended.kind == Ended::Kind::kCommitted;
 }
 
-// What is not swept now, because something stands in the way, a later sweep or the next incarnation's removes.
-void EngineImpl::SweepIfDue(bool at_once) {
-  const int64_t now_ns = runtime_.env.MonotonicNs();
-  if (!at_once && now_ns < next_sweep_ns_) return;
-  next_sweep_ns_ = now_ns + kSweepNs;
+// Here and not on the task that deletes, since it is one record: a close that has waited for the saves finds the line as `keep` wants it,
+// and no restore meets a drop under way. The head, which the next save follows, is never among what is dropped.
+void EngineImpl::Retain(bool committed) {
   uint64_t incarnation = 0;
   {
     env::MutexLock lock(mutex_);
     incarnation = claimed_->incarnation;
   }
-  const absl::Status swept = log_.Sweep(incarnation).status();
-  if (!swept.ok())
-    Post(EventKind::kFallback, SaveJob{}, 0, 0, absl::StrCat("files that nothing needs stay on disk: ", std::string(swept.message())));
+  if (committed && options_.keep > 0) {
+    const absl::Status dropped = log_.Retain({.keep = options_.keep}, absl::StrCat("keep=", options_.keep), incarnation).status();
+    const bool fenced = absl::IsAborted(dropped);  // the next save tells
+    if (!dropped.ok() && !fenced) {
+      Post(EventKind::kFallback, SaveJob{}, 0, 0, absl::StrCat("steps beyond keep=", options_.keep, " stay: ", dropped.message()));
+    }
+  }
+  if (retention_ != nullptr) retention_->SweepSoon(/*at_once=*/!committed || options_.keep > 0);
 }
 
 void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
@@ -118,8 +120,9 @@ void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
       claimed_->parent = result.ended.commit;
       claimed_->restored_step = -1;
       last_save_s_ = NsToSeconds(duration_ns);
-    } else if (result.ended.commit == kUnknownCommit) {
-      claimed_->parent = kUnknownCommit;
+    } else if (result.ended.commit == kUnknownCommit || absl::IsFailedPrecondition(result.ended.cause)) {
+      claimed_->parent = kUnknownCommit;  // or somebody has dropped it: the next save follows the head
+      if (result.ended.commit != kUnknownCommit) claimed_->restored_step = -1;
     }
     fenced = !committed && !skipped && absl::IsAborted(result.ended.cause);
     fenced_ = fenced_ || fenced;

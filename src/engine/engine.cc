@@ -37,7 +37,8 @@ EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
       agreement_(runtime.env, runtime.coordinator, options_),
       mutex_(runtime.env),
       changed_(runtime.env),
-      log_(runtime.env, runtime.tier) {
+      swept_(std::make_shared<tier::Swept>(runtime.env)),
+      log_(runtime.env, runtime.tier, swept_) {
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
 }
@@ -51,6 +52,7 @@ EngineImpl::~EngineImpl() {
   if (lease_task_ != nullptr) lease_task_->Join();
   save_task_->Join();
   beat_task_->Join();
+  retention_.reset();
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> NewEngine(const Options& options, const Runtime& runtime) {
@@ -60,19 +62,25 @@ absl::StatusOr<std::unique_ptr<Engine>> NewEngine(const Options& options, const 
 
 absl::Status EngineImpl::Close(double grace_s) {
   const int64_t deadline_ns = grace_s < 0 ? env::kForeverNs : DeadlineAfter(runtime_.env, grace_s);
-  env::MutexLock lock(mutex_);
-  closed_ = true;
-  const auto without_outcome = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return std::count_if(pending_.begin(), pending_.end(), [](const auto& pending) { return !pending->ticket->Done(); });
-  };
-  while (without_outcome() > 0) {
-    if (!changed_.WaitUntil(mutex_, deadline_ns) && without_outcome() > 0) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("closing: saves are still under way: ", pending_.size(), ", the first of step ", pending_.front()->job.step));
+  Retention* retention = nullptr;
+  {
+    env::MutexLock lock(mutex_);
+    closed_ = true;
+    const auto without_outcome = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::count_if(pending_.begin(), pending_.end(), [](const auto& pending) { return !pending->ticket->Done(); });
+    };
+    while (without_outcome() > 0) {
+      if (!changed_.WaitUntil(mutex_, deadline_ns) && without_outcome() > 0) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("closing: saves are still under way: ", pending_.size(), ", the first of step ", pending_.front()->job.step));
+      }
     }
+    stopping_ = true;
+    retention = retention_.get();
+    changed_.NotifyAll();
   }
-  stopping_ = true;
-  changed_.NotifyAll();
+  if (retention != nullptr) retention->Stop();
+  env::MutexLock lock(mutex_);
   return WaitForStorage(deadline_ns);
 }
 
@@ -222,12 +230,15 @@ absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
   LAMINA_RETURN_IF_ERROR(check(opened));
   claimed.incarnation = opened.number;
   claimed.parent = opened.head;
+  std::shared_ptr<void> hold = HoldForStorage();
   env::MutexLock lock(mutex_);
   claimed_ = claimed;
   line_known_ = for_first_save;
   if (stopping_) return claimed;  // the claim took so long that nobody waits for it any more
   ++storage_count_;
   lease_task_ = runtime_.env.Start("lamina-lease", [this] { LeaseLoop(); });
+  retention_ = std::make_unique<Retention>(runtime_.env, runtime_.tier, options_, claimed.incarnation, swept_, std::move(hold),
+                                           [this](const std::string& cause) { Post(EventKind::kFallback, SaveJob{}, 0, 0, cause); });
   return claimed;
 }
 

@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "device/pinned_window.h"
 #include "engine/restore_run.h"
+#include "engine/retention.h"
 #include "engine/save_run.h"
 #include "engine/save_ticket.h"
 #include "engine/write_speed.h"
@@ -78,7 +79,7 @@ class EngineImpl final : public Engine {
 
   void SaveLoop();
   bool RunSave(PendingSave& pending);  // true: committed
-  void SweepIfDue(bool at_once);
+  void Retain(bool committed);
   void Finish(PendingSave& pending, const RunResult& result);
   void BeatLoop();
   void LeaseLoop();
@@ -109,9 +110,10 @@ class EngineImpl final : public Engine {
   int64_t first_plans_number_ ABSL_GUARDED_BY(mutex_) = 0;                                 // the save of that prologue
   double last_save_s_ ABSL_GUARDED_BY(mutex_) = 0;
 
+  const std::shared_ptr<tier::Swept> swept_;
+
   // Of the save thread alone.
   tier::Log log_;
-  int64_t next_sweep_ns_ = 0;
   WriteSpeed write_speed_;
   std::deque<std::string> said_keys_;  // of saves whose messages others may still read
 
@@ -124,7 +126,8 @@ class EngineImpl final : public Engine {
 
   std::unique_ptr<env::Task> save_task_;
   std::unique_ptr<env::Task> beat_task_;
-  std::unique_ptr<env::Task> lease_task_;  // of the leader, once it has claimed
+  std::unique_ptr<env::Task> lease_task_;  // these two of the leader, once it has claimed
+  std::unique_ptr<Retention> retention_;
 };
 
 }  // namespace lamina::engine

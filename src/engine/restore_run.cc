@@ -88,6 +88,11 @@ absl::Status RestoreRun::Begin() {
         LAMINA_ASSIGN_OR_RETURN(const StepChoice choice,
                                 ValueInTime<StepChoice>(runtime_.env, deadline_ns_, "restore, choosing the step", hold_(),
                                                         [chooser = chooser_] { return chooser.Choose(); }));
+        lease_ = choice.lease;
+        if (!lease_->status().ok() && !absl::IsPermissionDenied(lease_->status())) {
+          Post(EventKind::kFallback, wanted_step_.value_or(-1), 0,
+               absl::StrCat("this restore cannot register as a reader, so that gc_grace_s alone protects it: ", lease_->status().message()));
+        }
         return Encode(choice);
       });
   if (!text.ok()) {
@@ -252,6 +257,13 @@ void RestoreRun::Post(EventKind kind, int64_t step, int64_t bytes, std::string c
 
 void RestoreRun::Close() {
   reader_.reset();
+  if (const std::shared_ptr<tier::ReaderLease> lease = std::exchange(lease_, nullptr); lease != nullptr) {
+    // One whose file cannot be removed in time runs out by itself.
+    InTime("taking the reader's lease back", [lease] {
+      lease->End();
+      return absl::OkStatus();
+    }).IgnoreError();
+  }
   keep_active_.reset();
 }
 

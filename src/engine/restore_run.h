@@ -17,6 +17,7 @@
 #include "engine/step_reader.h"
 #include "format/log_record.h"
 #include "plan/restore_plan.h"
+#include "tier/reader_lease.h"
 
 namespace lamina::engine {
 
@@ -73,6 +74,7 @@ class RestoreRun final : public RestoreSession {
   const std::function<std::shared_ptr<void>()> hold_;
   const int64_t deadline_ns_;
   const StepChooser chooser_;
+  std::shared_ptr<tier::ReaderLease> lease_;  // the leader's, for the whole job: from before the choice until the last vote
 
   StepChoice choice_;
   size_t candidate_ = 0;

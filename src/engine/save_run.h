@@ -71,7 +71,7 @@ struct SaveCallbacks {
 
 class SaveRun {
  public:
-  // `log` is the save thread's own: what it remembers of readers and sweeps must outlive the run.
+  // `log` is the save thread's own: what it remembers must outlive the run.
   SaveRun(const Options& options, const Runtime& runtime, Agreement& agreement, tier::Log& log, const Claimed& claimed, uint32_t attempt,
           SaveJob& job, int64_t deadline_ns, SaveCallbacks callbacks);
   RunResult Run();

@@ -77,7 +77,7 @@ class PathCheck {
 
   // A file that holds its own name.
   absl::StatusOr<std::string> Put() {
-    const std::string name = format::ProbePath(env::RandomHex(runtime_.env, format::kProbeDigits));
+    const std::string name = format::ProbePath(env::RandomHex(runtime_.env, format::kNonceDigits));
     LAMINA_RETURN_IF_ERROR(base::Annotate(runtime_.tier.PutIfAbsent(name, name), absl::StrCat("writing '", name, "'")));
     return name;
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "engine/save_run.h"
 #include "format/log_record.h"
 #include "format/store_header.h"
+#include "tier/reader_lease.h"
 
 namespace lamina::engine {
 
@@ -22,6 +24,7 @@ struct StepChoice {
   std::vector<format::StepEntry> candidates;  // the chosen one, then older ones of the line
   std::vector<int64_t> line;
   uint64_t head = 0;
+  std::shared_ptr<tier::ReaderLease> lease;  // put before the log was read; not told to other ranks
 };
 
 std::string Encode(const StepChoice& choice);

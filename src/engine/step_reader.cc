@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "engine/agreement.h"
 #include "format/version.h"
+#include "tier/log.h"
 
 namespace lamina::engine {
 namespace {
@@ -51,17 +52,34 @@ absl::StatusOr<std::unique_ptr<StepReader>> StepReader::Open(env::Env& env, tier
   return reader;
 }
 
+// A file that is not there because its step was dropped is no damage, and no older step is to be taken for it.
+absl::Status StepReader::UnlessDropped(const std::string& name, const absl::Status& status) {
+  if (!MayComeBack(status)) return status;
+  tier::Log log(env_, tier_);
+  const absl::StatusOr<format::LogRecord> newest = log.Newest(/*damage_ok=*/true);
+  if (!newest.ok() || newest->damaged != 0) return status;
+  const auto step =
+      std::find_if(newest->steps.begin(), newest->steps.end(), [&](const auto& each) { return each.commit == entry_.commit; });
+  if (step != newest->steps.end() && step->state != format::StepState::kDropped) return status;
+  return absl::NotFoundError(absl::StrCat("step ", entry_.attempt.step, " was dropped while reading: '", name, "' is gone"));
+}
+
 absl::StatusOr<std::unique_ptr<tier::ObjectReader>> StepReader::OpenPatiently(const std::string& name) {
   const int64_t deadline_ns = DeadlineAfter(env_, retry_s_);
   for (int64_t tries = 1;; ++tries) {
     absl::StatusOr<std::unique_ptr<tier::ObjectReader>> object = tier_.OpenObject(name);
     if (object.ok() || !MayComeBack(object.status())) return object;
+    const bool last = env_.MonotonicNs() >= deadline_ns;
+    if (tries == 1 || last) {
+      const absl::Status status = UnlessDropped(name, object.status());
+      if (status != object.status()) return status;
+    }
     // What comes back at once, as on a network file system, is no news.
     if (tries == kTriesUntold && waiting_) {
       waiting_(absl::StrCat("'", name, "' does not show (", std::string(object.status().message()), "); asked for again for up to ",
                             retry_s_, " s"));
     }
-    if (env_.MonotonicNs() >= deadline_ns) {
+    if (last) {
       if (!absl::IsNotFound(object.status())) return object.status();
       return absl::DataLossError(absl::StrCat("'", name, "' is missing, and was so for ", retry_s_, " s of asking again"));
     }
@@ -75,7 +93,7 @@ absl::StatusOr<std::string> StepReader::ReadMetadata(const std::string& name, co
     return absl::DataLossError(absl::StrCat("'", name, "' has ", object->bytes(), " bytes, more than metadata may have"));
   }
   std::string bytes(static_cast<size_t>(object->bytes()), '\0');
-  LAMINA_RETURN_IF_ERROR(object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes))));
+  LAMINA_RETURN_IF_ERROR(UnlessDropped(name, object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes)))));
   const format::Digest found = format::Checksum128(base::AsBytes(bytes));
   if (found != digest) return WrongDigest(name, found, digest);
   return bytes;
@@ -206,7 +224,7 @@ absl::Status StepReader::ReadChunk(uint32_t writer, const format::ChunkRecord& c
   };
   LAMINA_ASSIGN_OR_RETURN(tier::ObjectReader * object, PackOf(writer, chunk.pack));
   const absl::Status read = object->ReadRange(static_cast<int64_t>(chunk.offset), raw);
-  if (!read.ok()) return base::Annotate(read, where());
+  if (!read.ok()) return base::Annotate(UnlessDropped(PackName(writer, chunk.pack), read), where());
   // Raw chunks are stored as they are: the fingerprint, the stronger of the two, vouches for both, and the bytes are hashed once.
   const format::Digest fingerprint = format::Fingerprint(raw, store_.fingerprint_seed);
   if (fingerprint == chunk.fingerprint) return absl::OkStatus();

@@ -18,6 +18,7 @@
 #include "format/index.h"
 #include "format/log_record.h"
 #include "format/store_header.h"
+#include "tier/reader_lease.h"
 #include "tier/tier.h"
 
 namespace lamina::engine {
@@ -28,11 +29,14 @@ bool IsDamage(const absl::Status& status);
 class StepReader {
  public:
   // Reads the catalog and compares its digest with the log's. Names that are missing or stale are tried again for `retry_s`; what is still
-  // missing then is DataLoss, naming the file. `waiting` gets one line for each file that is waited for.
+  // missing then is DataLoss, naming the file; or NotFound at once when the log says that the step was dropped meanwhile, for this and for
+  // all reads below. `waiting` gets one line for each file that is waited for.
   static absl::StatusOr<std::unique_ptr<StepReader>> Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
                                                           const format::StepEntry& entry, double retry_s,
                                                           std::function<void(std::string)> waiting = {});
 
+  // Holds a lease for as long as the step is open.
+  void Hold(std::unique_ptr<tier::ReaderLease> lease) { lease_ = std::move(lease); }
   const format::Catalog& catalog() const { return catalog_; }
   const format::StepEntry& entry() const { return entry_; }
 
@@ -68,6 +72,7 @@ class StepReader {
 
   StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s,
              std::function<void(std::string)> waiting);
+  absl::Status UnlessDropped(const std::string& name, const absl::Status& status);
   absl::StatusOr<std::string> ReadMetadata(const std::string& name, const format::Digest& digest);
   absl::StatusOr<std::unique_ptr<tier::ObjectReader>> OpenPatiently(const std::string& name);
   absl::StatusOr<Pack*> OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce)
@@ -80,6 +85,7 @@ class StepReader {
   const format::StepEntry entry_;
   const double retry_s_;
   const std::function<void(std::string)> waiting_;
+  std::unique_ptr<tier::ReaderLease> lease_;
   format::Catalog catalog_;
   env::Mutex mutex_;
   std::map<std::pair<format::AttemptId, uint32_t>, Pack> packs_ ABSL_GUARDED_BY(mutex_);

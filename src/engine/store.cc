@@ -88,15 +88,20 @@ absl::StatusOr<std::string> Store::PassedOver() {
 }
 
 absl::StatusOr<std::unique_ptr<StepReader>> Store::OpenStep(std::optional<int64_t> step) {
+  auto lease = std::make_unique<tier::ReaderLease>(env_, tier_);
   tier::Log log(env_, tier_);
   LAMINA_ASSIGN_OR_RETURN(const format::LogRecord record, log.Newest(/*damage_ok=*/true));
+  format::StepEntry entry;
   if (step.has_value()) {
-    LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(record, *step));
-    return StepReader::Open(env_, tier_, header_, entry, kRetryS);
+    LAMINA_ASSIGN_OR_RETURN(entry, FindStep(record, *step));
+  } else {
+    const std::vector<format::StepEntry> line = tier::LineOf(record);
+    if (line.empty()) return NoStep(tier_.Describe(), record);
+    entry = line.front();
   }
-  const std::vector<format::StepEntry> line = tier::LineOf(record);
-  if (line.empty()) return NoStep(tier_.Describe(), record);
-  return StepReader::Open(env_, tier_, header_, line.front(), kRetryS);
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<StepReader> reader, StepReader::Open(env_, tier_, header_, entry, kRetryS));
+  reader->Hold(std::move(lease));
+  return reader;
 }
 
 absl::StatusOr<std::string> Store::ReadTensor(StepReader& reader, std::string_view name) {

@@ -1,4 +1,5 @@
-// A root as a reader sees it, without a job: what lamina.open and the command line stand on. Never claims, writes nothing.
+// A root as a reader sees it, without a job: what lamina.open and the command line stand on. Never claims, and writes nothing but the file
+// by which it registers as a reader while a step is open.
 #pragma once
 
 #include <cstdint>

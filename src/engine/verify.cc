@@ -14,6 +14,7 @@
 #include "format/version.h"
 #include "shard/box.h"
 #include "tier/log.h"
+#include "tier/reader_lease.h"
 
 namespace lamina::engine {
 namespace {
@@ -74,6 +75,7 @@ class Verifier {
   }
 
   void Report(const std::string& file, const absl::Status& status, const std::string& entry = {}, int64_t chunk = -1) {
+    if (absl::IsNotFound(status)) return;  // deleted since it was listed, or its step dropped since the log was read: no damage
     std::string message(status.message());
     if (message.find(file) == std::string::npos) message = absl::StrCat("'", file, "': ", message);
     if (seen_.size() > kProblemsMax || !seen_.insert(message).second) return;
@@ -200,6 +202,7 @@ class Verifier {
 }  // namespace
 
 absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::optional<int64_t> step, bool full) {
+  const tier::ReaderLease lease(env, tier);
   tier::Log log(env, tier);
   Verifier verifier(env, tier, full);
   const absl::StatusOr<format::StoreHeader> store = log.ReadStore();

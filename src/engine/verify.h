@@ -1,4 +1,4 @@
-// Reads a root and says what is damaged: file, entry and chunk. Writes nothing.
+// Reads a root and says what is damaged: file, entry and chunk. Writes nothing but its registration as a reader.
 #pragma once
 
 #include <cstdint>

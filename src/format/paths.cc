@@ -81,8 +81,8 @@ std::optional<uint64_t> ParseWriterLeaseName(std::string_view name) {
   return incarnation && absl::StrCat(*incarnation) == name ? incarnation : std::nullopt;
 }
 
-bool IsProbeName(std::string_view name) {
-  return name.size() == kProbeDigits && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+bool IsNonce(std::string_view name) {
+  return name.size() == kNonceDigits && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 }  // namespace lamina::format

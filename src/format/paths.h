@@ -31,9 +31,10 @@ std::optional<AttemptId> ParseAttemptPath(std::string_view path);     // of Atte
 std::optional<uint32_t> ParsePackName(std::string_view name);         // "00003.pack" → 3
 std::optional<uint64_t> ParseLogName(std::string_view name);          // "000000000042" → 42
 std::optional<uint64_t> ParseWriterLeaseName(std::string_view name);  // "7" → 7
-bool IsProbeName(std::string_view name);                              // 16 lower-case hexadecimal digits
+bool IsNonce(std::string_view name);                                  // of a file under readers/ or probe/
 
-inline constexpr int kProbeDigits = 16;
+inline constexpr int kNonceDigits = 16;  // hexadecimal, lower case
+
 inline constexpr std::string_view kStorePath = "LAMINA";
 inline constexpr std::string_view kLogPrefix = "log";
 inline constexpr std::string_view kStepsPrefix = "steps";

@@ -58,7 +58,8 @@ absl::Status Unknown(uint64_t number, const absl::Status& put) {
 
 }  // namespace
 
-Log::Log(env::Env& env, Tier& tier) : env_(env), tier_(tier), sweeper_(env, tier) {}
+Log::Log(env::Env& env, Tier& tier, std::shared_ptr<Swept> swept)
+    : env_(env), tier_(tier), sweeper_(env, tier, swept != nullptr ? std::move(swept) : std::make_shared<Swept>(env)) {}
 
 absl::StatusOr<format::StoreHeader> Log::CreateOrReadStore() {
   for (const std::string_view prefix :
@@ -163,7 +164,7 @@ absl::StatusOr<std::optional<LogRecord>> Log::Publish(bool damage_ok, const Buil
     LAMINA_ASSIGN_OR_RETURN(std::optional<LogRecord> record, build(top.record, top.number + 1));
     if (!record.has_value()) return record;
     record->nonce = nonce;
-    Prune(*record, sweeper_.swept());
+    Prune(*record, sweeper_.swept()->attempts());
     LAMINA_RETURN_IF_ERROR(format::ValidateLogRecord(*record));
     LAMINA_ASSIGN_OR_RETURN(const bool put, Put(*record));
     if (!put) continue;
@@ -345,25 +346,128 @@ absl::Status Log::Rewind(uint64_t incarnation, uint64_t commit, std::string_view
   return Publish(/*damage_ok=*/false, build).status();
 }
 
-absl::Status Log::Drop(const std::vector<uint64_t>& commits, std::string_view reason, std::optional<uint64_t> incarnation) {
+absl::StatusOr<std::vector<StepEntry>> Log::DropSelected(const Select& select, std::string_view reason,
+                                                         std::optional<uint64_t> incarnation) {
+  std::vector<StepEntry> dropped;
   const auto build = [&](const LogRecord& newest, uint64_t number) -> absl::StatusOr<std::optional<LogRecord>> {
+    dropped.clear();
     if (incarnation.has_value()) LAMINA_RETURN_IF_ERROR(CheckFence(newest, *incarnation));
     if (newest.damaged != 0)
       return absl::DataLossError(absl::StrCat("nothing is dropped while log record ", newest.damaged, " is damaged"));
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<uint64_t> commits, select(newest));
     LogRecord record = NextRecord(newest, number, RecordKind::kDrop);
     record.reason = Shortened(reason);
     for (const uint64_t commit : commits) LAMINA_RETURN_IF_ERROR(DropStep(record, commit));
-    if (record.steps == newest.steps) return std::nullopt;
+    for (size_t i = 0; i < newest.steps.size(); ++i) {
+      const bool is_new = record.steps[i].state == StepState::kDropped && newest.steps[i].state != StepState::kDropped;
+      if (is_new) dropped.push_back(record.steps[i]);
+    }
+    if (dropped.empty()) return std::nullopt;
+    return record;
+  };
+  LAMINA_RETURN_IF_ERROR(Publish(/*damage_ok=*/false, build).status());
+  return dropped;
+}
+
+absl::Status Log::Drop(const std::vector<uint64_t>& commits, std::string_view reason, std::optional<uint64_t> incarnation) {
+  return DropSelected([&](const LogRecord&) { return commits; }, reason, incarnation).status();
+}
+
+absl::StatusOr<std::vector<uint64_t>> Log::Superfluous(const LogRecord& record, const RetentionPolicy& policy, bool dry_run) {
+  std::vector<uint64_t> commits = BeyondKept(record, policy.keep);
+  if (!policy.abandoned_ns.has_value()) return commits;
+  std::optional<int64_t> now_ns;
+  for (const StepEntry& step : record.steps) {
+    if (step.state != StepState::kAbandoned) continue;
+    if (!now_ns.has_value()) {
+      LAMINA_ASSIGN_OR_RETURN(now_ns, NowNs(dry_run));
+    }
+    LAMINA_ASSIGN_OR_RETURN(const int64_t held_ns, HeldNs(record, step, *now_ns, *policy.abandoned_ns));
+    if (held_ns >= *policy.abandoned_ns) commits.push_back(step.commit);
+  }
+  return commits;
+}
+
+absl::StatusOr<std::vector<StepEntry>> Log::Retain(const RetentionPolicy& policy, std::string_view reason,
+                                                   std::optional<uint64_t> incarnation) {
+  return DropSelected([&](const LogRecord& newest) { return Superfluous(newest, policy); }, reason, incarnation);
+}
+
+// How long a step has been in its state without a break: from the oldest record of an unbroken row that has it so, at most `enough_ns`.
+// Records below the floor are gone but for each `open`, so that a very long time may show as a shorter one.
+absl::StatusOr<int64_t> Log::HeldNs(const LogRecord& newest, const StepEntry& step, int64_t now_ns, int64_t enough_ns) {
+  std::erase_if(held_, [&](const auto& each) { return FindCommit(newest, each.first) == nullptr; });
+  const auto known = held_.find(step.commit);
+  int64_t held_ns = 0;
+  for (uint64_t number = newest.number; number > step.commit && held_ns < enough_ns;) {
+    if (known != held_.end() && known->second.state == step.state && number <= known->second.through) {
+      held_ns = std::max(held_ns, now_ns - known->second.since_ns);
+      break;
+    }
+    const absl::StatusOr<LogRecord> record = number == newest.number ? newest : ReadRecord(number);
+    if (absl::IsNotFound(record.status())) break;
+    if (!record.ok() && !absl::IsDataLoss(record.status())) return record.status();
+    if (record.ok()) {
+      const StepEntry* then = FindCommit(*record, step.commit);
+      if (then == nullptr || then->state != step.state) break;
+      const absl::StatusOr<ObjectInfo> info = tier_.Stat(format::LogPath(number));
+      if (absl::IsNotFound(info.status())) break;
+      LAMINA_RETURN_IF_ERROR(info.status());
+      held_ns = std::max(held_ns, now_ns - info->modified_ns);
+    }
+    if (--number >= newest.floor) continue;
+    const auto open = std::upper_bound(newest.opens.begin(), newest.opens.end(), number);
+    if (open == newest.opens.begin()) break;
+    number = *std::prev(open);
+  }
+  held_.insert_or_assign(step.commit, Held{step.state, now_ns - held_ns, newest.number});
+  return std::min(held_ns, enough_ns);
+}
+
+absl::Status Log::Pin(uint64_t commit, bool pinned) {
+  const auto build = [&](const LogRecord& newest, uint64_t number) -> absl::StatusOr<std::optional<LogRecord>> {
+    const StepEntry* step = FindCommit(newest, commit);
+    if (step == nullptr || step->state == StepState::kDropped) {
+      return absl::NotFoundError(absl::StrCat("commit ", commit, " has been dropped"));
+    }
+    if ((step->state == StepState::kPinned) == pinned) return std::nullopt;
+    LogRecord record = NextRecord(newest, number, RecordKind::kRewrite);
+    record.reason = absl::StrCat("step ", step->attempt.step, pinned ? " pinned" : " let go");
+    PinStep(record, commit, pinned);
     return record;
   };
   return Publish(/*damage_ok=*/false, build).status();
 }
 
-absl::StatusOr<int64_t> Log::Sweep(uint64_t incarnation, const SweepOptions& options) {
+absl::StatusOr<SweepReport> Log::Sweep(std::optional<uint64_t> incarnation, const SweepOptions& options, const LogRecord* planned) {
+  const auto look = [&]() -> absl::StatusOr<LogRecord> {
+    LAMINA_ASSIGN_OR_RETURN(LogRecord newest, Newest());
+    if (incarnation.has_value()) LAMINA_RETURN_IF_ERROR(CheckFence(newest, *incarnation));
+    if (newest.damaged == 0) return newest;
+    return absl::DataLossError(absl::StrCat("nothing is swept while log record ", newest.damaged, " is damaged"));
+  };
+  LAMINA_ASSIGN_OR_RETURN(const LogRecord newest, look());
+  const auto dropped_for = [&](const StepEntry& step, int64_t now_ns, int64_t enough_ns) {
+    return HeldNs(newest, step, now_ns, enough_ns);
+  };
+  return sweeper_.Sweep(options.dry_run && planned != nullptr ? *planned : newest, options, dropped_for, [&] { return look().status(); });
+}
+
+absl::StatusOr<Usage> Log::MeasureUsage() {
   LAMINA_ASSIGN_OR_RETURN(const LogRecord newest, Newest());
-  LAMINA_RETURN_IF_ERROR(CheckFence(newest, incarnation));
-  if (newest.damaged != 0) return absl::DataLossError(absl::StrCat("nothing is swept while log record ", newest.damaged, " is damaged"));
-  return sweeper_.Sweep(newest, options);
+  return sweeper_.Measure(newest);
+}
+
+absl::StatusOr<int64_t> Log::NowNs(bool dry_run) { return dry_run ? env_.WallNs() : StoreNowNs(env_, tier_); }
+
+absl::StatusOr<bool> Log::IsHeld(bool dry_run) {
+  LAMINA_ASSIGN_OR_RETURN(const LogRecord newest, Newest());
+  if (newest.incarnation == 0) return false;
+  const absl::StatusOr<ObjectInfo> lease = tier_.Stat(format::WriterLeasePath(newest.incarnation));
+  if (absl::IsNotFound(lease.status())) return false;
+  LAMINA_RETURN_IF_ERROR(lease.status());
+  LAMINA_ASSIGN_OR_RETURN(const int64_t now_ns, NowNs(dry_run));
+  return now_ns - lease->modified_ns < ClaimOptions().lease_ns;
 }
 
 absl::Status Log::RenewLease(uint64_t incarnation) { return tier_.Touch(format::WriterLeasePath(incarnation)); }

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,10 +41,17 @@ struct CommitRequest {
   uint64_t stored_bytes = 0;
 };
 
+// What retention drops.
+struct RetentionPolicy {
+  int64_t keep = 0;  // steps of the line beyond the newest so many that are not pinned; 0: none
+  // Steps that have been off the line for so long, by the store's clock, as far as the log can tell; nullopt: none.
+  std::optional<int64_t> abandoned_ns = std::nullopt;
+};
+
 class Log {
  public:
-  // `tier` outlives the log. Nothing is read.
-  Log(env::Env& env, Tier& tier);
+  // `tier` outlives the log. Nothing is read. Logs of one process that publish and sweep share `swept`; null: this one is alone.
+  Log(env::Env& env, Tier& tier, std::shared_ptr<Swept> swept = nullptr);
 
   // Creates the root's LAMINA file and directories when they are not there (put-if-absent: several may try), else reads it.
   absl::StatusOr<format::StoreHeader> CreateOrReadStore();
@@ -74,15 +83,31 @@ class Log {
   // Marks steps dropped; a dropped head hands over to its nearest ancestor that is left. All or none: NotFound, or FailedPrecondition for a
   // pinned one. A trainer gives its `incarnation` and gets Aborted when it is fenced; tools that never claim give none.
   absl::Status Drop(const std::vector<uint64_t>& commits, std::string_view reason, std::optional<uint64_t> incarnation = std::nullopt);
+  // What `policy` would drop of `record`, a record of this log. With `dry_run` nothing is written, and this machine's clock stands in for
+  // the store's.
+  absl::StatusOr<std::vector<uint64_t>> Superfluous(const format::LogRecord& record, const RetentionPolicy& policy, bool dry_run = false);
+  // Drops what the policy says of the very record that the drop is published on; returns what it dropped. Never the head. As Drop
+  // otherwise.
+  absl::StatusOr<std::vector<format::StepEntry>> Retain(const RetentionPolicy& policy, std::string_view reason,
+                                                        std::optional<uint64_t> incarnation = std::nullopt);
+  // Pins a step, which nothing drops then, or lets it go. NotFound when it has left the table.
+  absl::Status Pin(uint64_t commit, bool pinned);
 
   // Removes files that nothing can need: of aborted attempts, of attempts of older incarnations that no record speaks of, of dropped steps
   // once their readers are gone; never a pack that a step's list names, never a name that Lamina did not make. The first call of an
-  // incarnation also removes old records, leases and leftovers. Returns the number of objects removed. Aborted when `incarnation` is not
-  // the newest; DataLoss while a damaged record was passed over, or when a step's list of packs cannot be read.
-  absl::StatusOr<int64_t> Sweep(uint64_t incarnation, const SweepOptions& options = {});
+  // incarnation also removes old records, leases and leftovers. A trainer gives its `incarnation` and gets Aborted when it is not the
+  // newest; tools that never claim give none. DataLoss while a damaged record was passed over, or when a step's list of packs cannot be
+  // read. With options.dry_run `planned` may stand in for the newest record.
+  absl::StatusOr<SweepReport> Sweep(std::optional<uint64_t> incarnation, const SweepOptions& options = {},
+                                    const format::LogRecord* planned = nullptr);
+
+  // Once every grace has passed and a sweep has ended well, disk_bytes is at most twice needed_bytes (I5).
+  absl::StatusOr<Usage> MeasureUsage();
 
   // Renews the lease of a live trainer; called every 10 s.
   absl::Status RenewLease(uint64_t incarnation);
+  // Whether a trainer holds the root, as far as its lease tells: one that was killed does so for a minute more.
+  absl::StatusOr<bool> IsHeld(bool dry_run = false);
 
  private:
   // The newest sound record, and the number of the newest of all, which is higher when damaged ones were passed over.
@@ -109,11 +134,25 @@ class Log {
   format::LogRecord NextRecord(const format::LogRecord& newest, uint64_t number, format::RecordKind kind) const;
   format::LogRecord OpenRecord(const format::LogRecord& newest, uint64_t number, const ClaimOptions& options);
   absl::StatusOr<format::LogRecord> CommitRecord(const format::LogRecord& newest, uint64_t number, const CommitRequest& request);
+  // Which commits to drop of the record that a drop is built on.
+  using Select = std::function<absl::StatusOr<std::vector<uint64_t>>(const format::LogRecord& newest)>;
+  absl::StatusOr<std::vector<format::StepEntry>> DropSelected(const Select& select, std::string_view reason,
+                                                              std::optional<uint64_t> incarnation);
+  absl::StatusOr<int64_t> NowNs(bool dry_run);
+  absl::StatusOr<int64_t> HeldNs(const format::LogRecord& newest, const format::StepEntry& step, int64_t now_ns, int64_t enough_ns);
   absl::StatusOr<Settlement> SettlementIn(const format::LogRecord& newest, const format::AttemptId& attempt);
+
+  // Since when a step has been in a state, as far as records up to `through` tell.
+  struct Held {
+    format::StepState state;
+    int64_t since_ns;  // by the store's clock
+    uint64_t through;
+  };
 
   env::Env& env_;
   Tier& tier_;
   Sweeper sweeper_;
+  std::map<uint64_t, Held> held_;  // by commit: so that each record is looked at once
   std::optional<format::StoreHeader> store_;
   uint64_t newest_known_ = 0;  // a list that ends below it is stale
 };

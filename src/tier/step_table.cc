@@ -1,7 +1,6 @@
 #include "tier/step_table.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -72,6 +71,22 @@ absl::Status DropStep(LogRecord& record, uint64_t commit) {
   const std::vector<StepEntry> left = LineOf(record);
   MoveHead(record, left.empty() ? 0 : left.front().commit);
   return absl::OkStatus();
+}
+
+void PinStep(LogRecord& record, uint64_t commit, bool pinned) {
+  const StepEntry* step = FindCommit(record, commit);
+  if (step == nullptr) return;
+  EntryOf(record, *step).state = pinned ? StepState::kPinned : StepState::kLive;
+  MoveHead(record, record.head);
+}
+
+std::vector<uint64_t> BeyondKept(const LogRecord& record, int64_t keep) {
+  std::vector<uint64_t> beyond;
+  int64_t count = 0;
+  for (const StepEntry& step : LineOf(record)) {
+    if (keep > 0 && step.state != StepState::kPinned && ++count > keep) beyond.push_back(step.commit);
+  }
+  return beyond;
 }
 
 void Prune(LogRecord& record, const std::set<format::AttemptId>& swept) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "format/log_record.h"
@@ -18,6 +19,10 @@ bool IsUnswept(const format::LogRecord& record, const format::AttemptId& attempt
 void MoveHead(format::LogRecord& record, uint64_t commit);
 // Marks a step dropped; a dropped head hands over to its nearest ancestor that is left. NotFound; FailedPrecondition for a pinned step.
 absl::Status DropStep(format::LogRecord& record, uint64_t commit);
+// Pins a step of the table, or makes it live or abandoned again.
+void PinStep(format::LogRecord& record, uint64_t commit, bool pinned);
+// Steps of the line beyond the newest `keep`; none when `keep` is 0. Pinned ones stay and do not count.
+std::vector<uint64_t> BeyondKept(const format::LogRecord& record, int64_t keep);
 // Takes out what is about attempts of which no file is left, as far as nobody can still ask how they ended.
 void Prune(format::LogRecord& record, const std::set<format::AttemptId>& swept);
 

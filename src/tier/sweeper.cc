@@ -51,30 +51,54 @@ absl::StatusOr<std::vector<std::string>> ReadPacks(Tier& tier, const LogRecord& 
 
 }  // namespace
 
-absl::StatusOr<int64_t> Sweeper::Sweep(const LogRecord& newest, const SweepOptions& options) {
-  int64_t removed = 0;
-  LAMINA_ASSIGN_OR_RETURN(const std::set<AttemptId> attempts, Candidates(newest, options));
-  if (!attempts.empty()) {
-    LAMINA_ASSIGN_OR_RETURN(const std::set<std::string> named, NamedPacks(newest));
-    for (const AttemptId& attempt : attempts) LAMINA_RETURN_IF_ERROR(SweepAttempt(attempt, named, removed));
+absl::StatusOr<SweepReport> Sweeper::Sweep(const LogRecord& newest, const SweepOptions& options, const DroppedFor& dropped_for,
+                                           const std::function<absl::Status()>& check) {
+  swept_->KeepIf([&](const AttemptId& attempt) { return IsUnswept(newest, attempt) || FindAttempt(newest, attempt) != nullptr; });
+  SweepReport report;
+  LAMINA_ASSIGN_OR_RETURN(const std::set<AttemptId> attempts, Candidates(newest, options, dropped_for, report));
+  std::set<std::string> named;
+  if (!attempts.empty() || (options.count_bytes && !report.waiting.empty())) {
+    LAMINA_ASSIGN_OR_RETURN(named, NamedPacks(newest));
   }
-  if (tidied_ != newest.incarnation) LAMINA_RETURN_IF_ERROR(Tidy(newest, removed));
-  tidied_ = newest.incarnation;
-  return removed;
+  absl::Status failed;
+  bool first = true;
+  for (const AttemptId& attempt : attempts) {
+    if (!std::exchange(first, false)) LAMINA_RETURN_IF_ERROR(check());
+    const absl::Status swept = SweepAttempt(attempt, named, options, report);
+    if (failed.ok()) failed = swept;
+  }
+  if (options.count_bytes) {
+    for (WaitingStep& step : report.waiting) {
+      LAMINA_ASSIGN_OR_RETURN(step.bytes, BytesOf(step.attempt, named));
+    }
+    std::erase_if(report.waiting, [](const WaitingStep& step) { return step.bytes == 0; });  // another process has swept it
+  }
+  LAMINA_RETURN_IF_ERROR(failed);
+  if (options.may_go_on && !options.may_go_on()) return report;
+  if (tidied_ != newest.incarnation) LAMINA_RETURN_IF_ERROR(Tidy(newest, options, report));
+  if (!options.dry_run) tidied_ = newest.incarnation;
+  return report;
 }
 
-absl::StatusOr<std::set<AttemptId>> Sweeper::Candidates(const LogRecord& newest, const SweepOptions& options) {
+absl::StatusOr<std::set<AttemptId>> Sweeper::Candidates(const LogRecord& newest, const SweepOptions& options, const DroppedFor& dropped_for,
+                                                        SweepReport& report) {
   std::set<AttemptId> attempts(newest.unswept.begin(), newest.unswept.end());
-  if (tidied_ != newest.incarnation) LAMINA_RETURN_IF_ERROR(AddForgotten(newest, attempts));
+  if (tidied_ != newest.incarnation) {
+    // Those of older incarnations that no record speaks of: their trainers died while they wrote.
+    LAMINA_ASSIGN_OR_RETURN(const std::set<AttemptId> there, AttemptsThere());
+    for (const AttemptId& attempt : there) {
+      if (attempt.incarnation < newest.incarnation) attempts.insert(attempt);
+    }
+  }
   // No step of the table is touched but a dropped one, whatever else the record says of it.
   for (const StepEntry& step : newest.steps) attempts.erase(step.attempt);
-  LAMINA_RETURN_IF_ERROR(AddDropped(newest, options, attempts));
-  for (const AttemptId& attempt : swept_) attempts.erase(attempt);
+  LAMINA_RETURN_IF_ERROR(AddDropped(newest, options, dropped_for, attempts, report));
+  for (const AttemptId& attempt : swept_->attempts()) attempts.erase(attempt);
   return attempts;
 }
 
-// Attempts of older incarnations that no record speaks of: their trainers died while they wrote.
-absl::Status Sweeper::AddForgotten(const LogRecord& newest, std::set<AttemptId>& attempts) {
+absl::StatusOr<std::set<AttemptId>> Sweeper::AttemptsThere() {
+  std::set<AttemptId> attempts;
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> steps, tier_.ListNames(format::kStepsPrefix));
   for (const std::string& step : steps) {
     if (!step.ends_with('/')) continue;
@@ -83,28 +107,45 @@ absl::Status Sweeper::AddForgotten(const LogRecord& newest, std::set<AttemptId>&
     for (const std::string& name : names) {
       if (!name.ends_with('/')) continue;
       const std::optional<AttemptId> attempt = format::ParseAttemptPath(JoinName(prefix, PrefixOf(name)));
-      if (attempt.has_value() && attempt->incarnation < newest.incarnation) attempts.insert(*attempt);
+      if (attempt.has_value()) attempts.insert(*attempt);
     }
   }
-  return absl::OkStatus();
+  return attempts;
 }
 
-absl::Status Sweeper::AddDropped(const LogRecord& newest, const SweepOptions& options, std::set<AttemptId>& attempts) {
-  std::set<AttemptId> dropped;
+// A step may go when the readers that were there when it was seen to be dropped are gone, and the others have had their time of grace.
+absl::Status Sweeper::AddDropped(const LogRecord& newest, const SweepOptions& options, const DroppedFor& dropped_for,
+                                 std::set<AttemptId>& attempts, SweepReport& report) {
+  const std::set<AttemptId> swept = swept_->attempts();
+  std::vector<StepEntry> dropped;
   for (const StepEntry& step : newest.steps) {
-    if (step.state == StepState::kDropped && !swept_.contains(step.attempt)) dropped.insert(step.attempt);
+    if (step.state == StepState::kDropped && !swept.contains(step.attempt)) dropped.push_back(step);
   }
   if (dropped.empty()) return absl::OkStatus();
+  // Before the list: what is made in a directory makes a network file system look at it anew.
+  int64_t now_ns = env_.WallNs();
+  if (!options.dry_run) {
+    LAMINA_ASSIGN_OR_RETURN(now_ns, StoreNowNs(env_, tier_, format::kReadersPrefix));
+  }
   LAMINA_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> readers, tier_.List(format::kReadersPrefix));
-  LAMINA_ASSIGN_OR_RETURN(const int64_t now_ns, StoreNowNs(env_, tier_));
   std::set<std::string> present;
   for (const ObjectInfo& reader : readers) {
-    if (now_ns - reader.modified_ns < options.reader_lease_ns) present.insert(reader.name);
+    if (!reader.name.ends_with('/') && now_ns - reader.modified_ns < options.reader_lease_ns) present.insert(reader.name);
   }
-  for (const AttemptId& attempt : dropped) {
-    Readers& before = readers_.try_emplace(attempt, Readers{env_.MonotonicNs(), present}).first->second;
-    std::erase_if(before.names, [&](const std::string& name) { return !present.contains(name); });
-    if (before.names.empty() && env_.MonotonicNs() - before.seen_ns >= options.reader_grace_ns) attempts.insert(attempt);
+  for (const StepEntry& step : dropped) {
+    auto before = readers_.find(step.attempt);
+    if (before == readers_.end()) {
+      LAMINA_ASSIGN_OR_RETURN(const int64_t age_ns, dropped_for(step, now_ns, options.reader_grace_ns));
+      before = readers_.emplace(step.attempt, Readers{now_ns - age_ns, present}).first;
+    }
+    std::set<std::string>& names = before->second.names;
+    std::erase_if(names, [&](const std::string& name) { return !present.contains(name); });
+    const int64_t grace_left_ns = std::max<int64_t>(0, options.reader_grace_ns - (now_ns - before->second.dropped_ns));
+    if (names.empty() && grace_left_ns == 0) {
+      attempts.insert(step.attempt);
+    } else {
+      report.waiting.push_back({step.attempt, grace_left_ns, {names.begin(), names.end()}, 0});
+    }
   }
   return absl::OkStatus();
 }
@@ -135,74 +176,127 @@ absl::StatusOr<bool> Sweeper::LiesThere(const AttemptId& attempt) {
   return Lists(tier_, step, path.substr(path.rfind('/') + 1) + "/");
 }
 
-absl::Status Sweeper::SweepAttempt(const AttemptId& attempt, const std::set<std::string>& named, int64_t& removed) {
+// What Lamina made in its directory, if that is there.
+absl::StatusOr<std::vector<std::string>> Sweeper::NamesOf(const AttemptId& attempt) {
+  std::vector<std::string> paths;
+  LAMINA_ASSIGN_OR_RETURN(const bool lies_there, LiesThere(attempt));
+  if (!lies_there) return paths;
+  const std::string prefix = format::AttemptPath(attempt);
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> names, tier_.ListNames(prefix));
+  for (const std::string& name : names) {
+    if (IsOfAttempt(name)) paths.push_back(JoinName(prefix, name));
+  }
+  return paths;
+}
+
+absl::StatusOr<Usage> Sweeper::Measure(const LogRecord& newest) {
+  Usage usage;
+  LAMINA_ASSIGN_OR_RETURN(const std::set<std::string> named, NamedPacks(newest));
+  LAMINA_ASSIGN_OR_RETURN(const std::set<AttemptId> there, AttemptsThere());
+  for (const AttemptId& attempt : there) {
+    const StepEntry* step = FindAttempt(newest, attempt);
+    const bool lives = step != nullptr && step->state != StepState::kDropped;
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, NamesOf(attempt));
+    for (const std::string& path : paths) {
+      const absl::StatusOr<ObjectInfo> info = tier_.Stat(path);
+      if (absl::IsNotFound(info.status())) continue;  // deleted since it was listed
+      LAMINA_RETURN_IF_ERROR(info.status());
+      usage.disk_bytes += info->bytes;
+      const bool is_needed =
+          named.contains(path) || (lives && (path == format::CatalogPath(attempt) || path == format::PacksPath(attempt)));
+      if (is_needed) usage.needed_bytes += info->bytes;
+    }
+  }
+  return usage;
+}
+
+absl::StatusOr<int64_t> Sweeper::BytesOf(const AttemptId& attempt, const std::set<std::string>& named) {
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, NamesOf(attempt));
+  int64_t bytes = 0;
+  for (const std::string& path : paths) {
+    if (named.contains(path)) continue;
+    const absl::StatusOr<ObjectInfo> info = tier_.Stat(path);
+    if (info.ok()) bytes += info->bytes;
+  }
+  return bytes;
+}
+
+absl::Status Sweeper::SweepAttempt(const AttemptId& attempt, const std::set<std::string>& named, const SweepOptions& options,
+                                   SweepReport& report) {
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, NamesOf(attempt));
+  bool gone = true;
+  for (const std::string& path : paths) {
+    if (options.may_go_on && !options.may_go_on()) return absl::OkStatus();
+    if (named.contains(path)) {
+      gone = false;
+    } else {
+      LAMINA_RETURN_IF_ERROR(Remove(path, options, report));
+    }
+  }
+  if (!gone || options.dry_run) return absl::OkStatus();
   const std::string prefix = format::AttemptPath(attempt);
   LAMINA_ASSIGN_OR_RETURN(const bool lies_there, LiesThere(attempt));
-  bool gone = true;
-  if (lies_there) {
-    LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> names, tier_.ListNames(prefix));
-    for (const std::string& name : names) {
-      if (!IsOfAttempt(name)) continue;
-      const std::string path = JoinName(prefix, name);
-      if (named.contains(path)) {
-        gone = false;
-        continue;
-      }
-      LAMINA_RETURN_IF_ERROR(tier_.Delete(path));
-      ++removed;
-    }
-    if (gone) LAMINA_RETURN_IF_ERROR(tier_.RemovePrefix(prefix));
-    if (gone) LAMINA_RETURN_IF_ERROR(tier_.RemovePrefix(PrefixOf(prefix)));
-  }
-  if (!gone) return absl::OkStatus();
-  swept_.insert(attempt);
+  if (lies_there) LAMINA_RETURN_IF_ERROR(tier_.RemovePrefix(prefix));
+  if (lies_there) LAMINA_RETURN_IF_ERROR(tier_.RemovePrefix(PrefixOf(prefix)));
+  swept_->Add(attempt);
   readers_.erase(attempt);
   return absl::OkStatus();
 }
 
-absl::Status Sweeper::Tidy(const LogRecord& newest, int64_t& removed) {
-  LAMINA_RETURN_IF_ERROR(RemoveOldLog(newest, removed));
-  LAMINA_RETURN_IF_ERROR(RemoveOldLeases(newest, removed));
-  LAMINA_RETURN_IF_ERROR(RemoveOldProbes(removed));
-  for (const std::string_view prefix : {std::string_view(), format::kLogPrefix, format::kProbePrefix}) {
-    LAMINA_ASSIGN_OR_RETURN(const int64_t leftovers, tier_.RemoveLeftovers(prefix, kLeftoverAgeNs));
-    removed += leftovers;
+absl::Status Sweeper::Remove(const std::string& name, const SweepOptions& options, SweepReport& report) {
+  ObjectInfo info{.name = name};
+  if (options.count_bytes) {
+    const absl::StatusOr<ObjectInfo> found = tier_.Stat(name);
+    if (absl::IsNotFound(found.status())) return absl::OkStatus();
+    LAMINA_RETURN_IF_ERROR(found.status());
+    info = *found;
+  }
+  if (!options.dry_run) LAMINA_RETURN_IF_ERROR(tier_.Delete(name));
+  report.removed.push_back(std::move(info));
+  return absl::OkStatus();
+}
+
+absl::Status Sweeper::Tidy(const LogRecord& newest, const SweepOptions& options, SweepReport& report) {
+  LAMINA_RETURN_IF_ERROR(RemoveOldLog(newest, options, report));
+  LAMINA_RETURN_IF_ERROR(RemoveOldLeases(newest, options, report));
+  if (options.dry_run) return absl::OkStatus();
+  for (const std::string_view prefix : {format::kReadersPrefix, format::kProbePrefix}) {
+    LAMINA_RETURN_IF_ERROR(RemoveOldNonces(prefix, options, report));
+  }
+  for (const std::string_view prefix : {std::string_view(), format::kLogPrefix}) {
+    LAMINA_RETURN_IF_ERROR(tier_.RemoveLeftovers(prefix, kLeftoverAgeNs).status());
   }
   return absl::OkStatus();
 }
 
-absl::Status Sweeper::RemoveOldLog(const LogRecord& newest, int64_t& removed) {
+absl::Status Sweeper::RemoveOldLog(const LogRecord& newest, const SweepOptions& options, SweepReport& report) {
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> names, tier_.ListNames(format::kLogPrefix));
   for (const std::string& name : names) {
     const std::optional<uint64_t> number = format::ParseLogName(name);
     if (!number || *number >= newest.floor || std::binary_search(newest.opens.begin(), newest.opens.end(), *number)) continue;
-    LAMINA_RETURN_IF_ERROR(tier_.Delete(format::LogPath(*number)));
-    ++removed;
+    LAMINA_RETURN_IF_ERROR(Remove(format::LogPath(*number), options, report));
   }
   return absl::OkStatus();
 }
 
-// Of processes that ended before they could remove them.
-absl::Status Sweeper::RemoveOldProbes(int64_t& removed) {
-  LAMINA_ASSIGN_OR_RETURN(std::vector<ObjectInfo> infos, tier_.List(format::kProbePrefix));
-  std::erase_if(infos, [](const ObjectInfo& info) { return !format::IsProbeName(info.name.substr(format::kProbePrefix.size() + 1)); });
-  if (infos.empty()) return absl::OkStatus();
-  LAMINA_ASSIGN_OR_RETURN(const int64_t now_ns, StoreNowNs(env_, tier_));
-  for (const ObjectInfo& info : infos) {
-    if (now_ns - info.modified_ns < kLeftoverAgeNs) continue;
-    LAMINA_RETURN_IF_ERROR(tier_.Delete(info.name));
-    ++removed;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Sweeper::RemoveOldLeases(const LogRecord& newest, int64_t& removed) {
+absl::Status Sweeper::RemoveOldLeases(const LogRecord& newest, const SweepOptions& options, SweepReport& report) {
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> names, tier_.ListNames(format::kWritersPrefix));
   for (const std::string& name : names) {
     const std::optional<uint64_t> incarnation = format::ParseWriterLeaseName(name);
     if (!incarnation || *incarnation >= newest.incarnation) continue;
-    LAMINA_RETURN_IF_ERROR(tier_.Delete(format::WriterLeasePath(*incarnation)));
-    ++removed;
+    LAMINA_RETURN_IF_ERROR(Remove(format::WriterLeasePath(*incarnation), options, report));
+  }
+  return absl::OkStatus();
+}
+
+// Files of readers and probes that died a day ago.
+absl::Status Sweeper::RemoveOldNonces(std::string_view prefix, const SweepOptions& options, SweepReport& report) {
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> infos, tier_.List(prefix));
+  if (infos.empty()) return absl::OkStatus();
+  LAMINA_ASSIGN_OR_RETURN(const int64_t now_ns, StoreNowNs(env_, tier_, prefix));
+  for (const ObjectInfo& info : infos) {
+    const bool ours = format::IsNonce(std::string_view(info.name).substr(prefix.size() + 1));
+    if (ours && now_ns - info.modified_ns >= kLeftoverAgeNs) LAMINA_RETURN_IF_ERROR(Remove(info.name, options, report));
   }
   return absl::OkStatus();
 }

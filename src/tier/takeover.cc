@@ -42,8 +42,8 @@ absl::Status WatchLease(env::Env& env, Tier& tier, const format::LogRecord& newe
 
 }  // namespace
 
-absl::StatusOr<int64_t> StoreNowNs(env::Env& env, Tier& tier) {
-  const std::string name = format::ProbePath(env::RandomHex(env, format::kProbeDigits));
+absl::StatusOr<int64_t> StoreNowNs(env::Env& env, Tier& tier, std::string_view prefix) {
+  const std::string name = JoinName(prefix, env::RandomHex(env, format::kNonceDigits));
   LAMINA_RETURN_IF_ERROR(tier.Touch(name));
   const absl::StatusOr<ObjectInfo> info = tier.Stat(name);
   LAMINA_RETURN_IF_ERROR(tier.Delete(name));

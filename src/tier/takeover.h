@@ -12,8 +12,8 @@
 
 namespace lamina::tier {
 
-// The present by the store's clock: the time of an object touched for this.
-absl::StatusOr<int64_t> StoreNowNs(env::Env& env, Tier& tier);
+// The present by the store's clock: the time of an object, named by a nonce, that is touched under `prefix` for this and removed.
+absl::StatusOr<int64_t> StoreNowNs(env::Env& env, Tier& tier, std::string_view prefix = format::kProbePrefix);
 
 // OK when the trainer of `newest` (a record of a log that is not empty) is gone or is to be taken over. FailedPrecondition naming its host,
 // pid and age when it lives. Watches a lease that has not run out, for up to options.lease_ns.

@@ -47,6 +47,9 @@ TEST_CASE("Options::Validate names the option, its value and its range", "[base]
   CHECK(refusal(&Options::rank, 1) == "option rank is '1': expected int, 0 or more and less than rank_count");
   CHECK(refusal(&Options::rank, -1) == "option rank is '-1': expected int, 0 or more and less than rank_count");
   CHECK(refusal(&Options::rank_count, 0) == "option rank_count is '0': expected int, 1 or more");
+  CHECK(refusal(&Options::keep, -1) == "option keep is '-1': expected int, 0 or more");
+  CHECK(refusal(&Options::gc_grace_s, -1.0) == "option gc_grace_s is '-1': expected float, 0 to 1e9");
+  CHECK(refusal(&Options::abandoned_grace_s, 2e9) == "option abandoned_grace_s is '2e+09': expected float, 0 to 1e9");
   CHECK(refusal(&Options::memory_bytes, -1) == "option memory_bytes is '-1': expected int, 0 to 2^46");
   CHECK(refusal(&Options::failures_tolerated, -1) == "option failures_tolerated is '-1': expected int, 0 or more");
   CHECK(refusal(&Options::save_timeout_s, -0.5) == "option save_timeout_s is '-0.5': expected float, 0 to 1e9");

@@ -15,9 +15,6 @@ TEST_CASE("Paths are made of numbers", "[format]") {
   CHECK(WriterLeasePath(7) == "writers/7");
   CHECK(ReaderLeasePath("9a") == "readers/9a");
   CHECK(ProbePath("9a") == "probe/9a");
-  CHECK(IsProbeName("0123456789abcdef"));
-  CHECK_FALSE(IsProbeName("0123456789abcde"));
-  CHECK_FALSE(IsProbeName("0123456789ABCDEF"));
 }
 
 TEST_CASE("Numbers that outgrow their digits print wider and still parse", "[format]") {
@@ -76,6 +73,10 @@ TEST_CASE("Parsers refuse what no printer makes", "[format]") {
   for (const std::string_view name : {"", ".pack", "3.pack", "000003.pack", "00003", "00003.pack ", "+0003.pack", "4294967296.pack"}) {
     INFO(name);
     CHECK_FALSE(ParsePackName(name).has_value());
+  }
+  CHECK(IsNonce("0123456789abcdef"));
+  for (const std::string_view name : {"", "0123456789abcde", "0123456789abcdef0", "0123456789ABCDEF", "notes", "0123456789abcde/"}) {
+    CHECK_FALSE(IsNonce(name));
   }
   for (const std::string_view name : {"", "07", "+7", "7 ", "7.tmp", "-7"}) CHECK_FALSE(ParseWriterLeaseName(name).has_value());
 }

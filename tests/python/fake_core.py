@@ -218,20 +218,27 @@ class Store:
         return "fake"
 
     def steps(self, all: bool) -> list[dict[str, Any]]:
-        facts = {"committed_ns": 10**18, "state_bytes": 2_500_000, "stored_bytes": 999, "on_line": True}
+        facts = {"committed_ns": 10**18, "state_bytes": 2_500_000, "stored_bytes": 999, "on_line": True, "pinned": False}
         return [{"step": step, **facts, "is_head": step == max(self._steps)} for step in sorted(self._steps, reverse=True)]
 
     def passed_over(self) -> str:
         return ""
 
     def catalog(self, step: int | None) -> dict[str, Any]:
-        return {"tensors": RestoreSession(self._steps, step).tensors()}
+        if not self._steps:
+            import lamina
+
+            raise lamina.NotFoundError("the root holds no step yet")
+        step = max(self._steps) if step is None else step
+        return {"step": step, "tensors": RestoreSession(self._steps, step).tensors()}
 
     def read_tensor(self, step: int, name: str) -> bytearray:
         return bytearray(self._steps[step]["tensors"][name][3].tobytes())
 
     def read_blobs(self, step: int) -> list[tuple[str, int, bytes]]:
         return list(self._steps[step]["blobs"])
+
+    def close_step(self) -> None: ...
 
     def verify(self, step: int | None, full: bool) -> dict[str, Any]:
         bad = [{"file": "00000.pack", "entry": "w", "chunk": 3, "message": "checksum wrong"}] if step in RestoreSession.damaged else []

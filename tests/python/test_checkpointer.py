@@ -47,7 +47,9 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ({"snapshot": "deferred"}, UnsupportedError, "not in this version"),
         ({"snapshot": "copy"}, InvalidArgumentError, "'copy'; expected"),
-        ({"keep": 3}, UnsupportedError, "not in this version"),
+        ({"keep": "newest"}, UnsupportedError, "takes a number of steps"),
+        ({"keep": True}, UnsupportedError, "takes a number of steps"),
+        ({"keep": 0}, InvalidArgumentError, "expected a number of steps of 1 or more"),
         ({"memory": 0}, InvalidArgumentError, "memory is 0"),
         ({"options": {"begin_timeout": 3}}, InvalidArgumentError, "'begin_timeout': did you mean 'begin_timeout_s'"),
         ({"options": {"io_threads": 1.5}}, InvalidArgumentError, "io_threads is 1.5; expected an integer"),

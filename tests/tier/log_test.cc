@@ -139,7 +139,7 @@ TEST_CASE("An aborted attempt never commits", "[tier][log]") {
   REQUIRE(place.Newest().number == 2);
   REQUIRE(absl::IsFailedPrecondition(place.log.Commit(request).status()));
   REQUIRE(place.log.VerdictOf(attempt).value() == Verdict::kAborted);
-  REQUIRE(place.log.Sweep(incarnation).value() == 3);
+  REQUIRE(place.log.Sweep(incarnation)->removed.size() == 3);
   REQUIRE(place.Attempts().empty());
   REQUIRE(place.log.VerdictOf(attempt).value() == Verdict::kAborted);
   place.Save(place.Attempt(100, incarnation, 1), 0);
@@ -262,7 +262,7 @@ TEST_CASE("A roll-back moves the head, and the old line is abandoned until one g
   REQUIRE(place.log.Rewind(incarnation, second, "back").ok());
   REQUIRE(StateOf(place.Newest(), second) == StepState::kLive);
   REQUIRE(StateOf(place.Newest(), third) == StepState::kAbandoned);
-  REQUIRE(place.log.Sweep(incarnation, kAtOnce).value() == 0);
+  REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.empty());
   REQUIRE(CheckSteps(place.tier, place.Newest()).ok());
 }
 
@@ -280,7 +280,7 @@ TEST_CASE("The restored step saved again takes the old one's place", "[tier][log
   REQUIRE(LineOf(place.Newest())[0].parent == first);
   REQUIRE(StateOf(place.Newest(), second) == StepState::kDropped);
   REQUIRE(place.log.VerdictOf(place.Attempt(200, old_one)).value() == Verdict::kCommitted);
-  REQUIRE(place.log.Sweep(incarnation, kAtOnce).value() == 4);  // three objects and the older lease
+  REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.size() == 4);  // three objects and the older lease
   REQUIRE(place.Attempts() == std::vector<std::string>{"steps/000000000100/1-0", "steps/000000000200/4-0"});
   request.attempt = place.Attempt(300, incarnation);
   REQUIRE(absl::IsFailedPrecondition(place.log.Commit(request).status()));
@@ -298,13 +298,13 @@ TEST_CASE("Dropped steps leave the line, and their packs go when no step needs t
   REQUIRE(place.Newest().number == third);
   REQUIRE(place.log.Drop({first}, "retention", incarnation).ok());
   REQUIRE(LineSteps(place.Newest()) == std::vector<int64_t>{300, 200});
-  REQUIRE(place.log.Sweep(incarnation, kAtOnce).value() == 2);  // its catalog and its list; the pack is step 200's too
+  REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.size() == 2);  // its catalog and its list; the pack is step 200's too
   REQUIRE(CheckSteps(place.tier, place.Newest()).ok());
   REQUIRE(place.log.Drop({third}, "gc ROOT@300").ok());
   REQUIRE(place.Newest().head == second);
   REQUIRE(place.log.Drop({second}, "gc ROOT@200").ok());
   REQUIRE(place.Newest().head == 0);
-  REQUIRE(place.log.Sweep(incarnation, kAtOnce).value() == 7);
+  REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.size() == 7);
   REQUIRE(place.Attempts().empty());
 }
 
@@ -315,7 +315,7 @@ TEST_CASE("Swept steps leave the table when nobody can ask about them, and their
   const uint64_t second = place.Save(place.Attempt(200, incarnation), first);
   const uint64_t third = place.Save(place.Attempt(300, incarnation), second);
   REQUIRE(place.log.Drop({second}, "retention", incarnation).ok());
-  REQUIRE(place.log.Sweep(incarnation, kAtOnce).value() == 3);
+  REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.size() == 3);
   for (int i = 0; i < 120; ++i) REQUIRE(place.log.Abort(place.Attempt(400, incarnation, static_cast<uint32_t>(i)), "x").ok());
   REQUIRE(place.Newest().steps.size() == 2);
   REQUIRE(place.Newest().head == third);
@@ -336,12 +336,12 @@ TEST_CASE("Readers that registered before a drop hold the sweep up, later ones d
   place.Save(place.Attempt(200, incarnation), first);
   REQUIRE(place.tier.Touch(format::ReaderLeasePath("early")).ok());
   REQUIRE(place.log.Drop({first}, "retention").ok());
-  REQUIRE(place.log.Sweep(incarnation, kAtOnce).value() == 0);
+  REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.empty());
   REQUIRE(place.tier.Touch(format::ReaderLeasePath("late")).ok());
-  REQUIRE(place.log.Sweep(incarnation, kAtOnce).value() == 0);
+  REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.empty());
   REQUIRE(place.tier.Delete(format::ReaderLeasePath("early")).ok());
-  REQUIRE(place.log.Sweep(incarnation).value() == 0);  // readers without a file have their time of grace
-  REQUIRE(place.log.Sweep(incarnation, kAtOnce).value() == 3);
+  REQUIRE(place.log.Sweep(incarnation)->removed.empty());  // readers without a file have their time of grace
+  REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.size() == 3);
 }
 
 TEST_CASE("A claim's sweep removes what dead trainers left, and only what is Lamina's", "[tier][log]") {
@@ -355,11 +355,11 @@ TEST_CASE("A claim's sweep removes what dead trainers left, and only what is Lam
   const uint64_t incarnation = place.Claim();
   REQUIRE(WriteAttempt(place.tier, place.store, place.Attempt(200, incarnation), first).ok());
   REQUIRE(WriteAttempt(place.tier, place.store, place.Attempt(200, incarnation + 5), first).ok());
-  REQUIRE(place.log.Sweep(incarnation).value() == 4);  // three objects and the older lease
+  REQUIRE(place.log.Sweep(incarnation)->removed.size() == 4);  // three objects and the older lease
   REQUIRE(place.Attempts() == std::vector<std::string>{"steps/000000000100/1-0", "steps/000000000200/1-0", "steps/000000000200/3-0",
                                                        "steps/000000000200/8-0", "steps/000000000300/1-00", "steps/best/mode"});
   REQUIRE(testing::TextOf(place.tier, "steps/000000000200/1-0/notes.txt") == "mine");
-  REQUIRE(place.log.Sweep(incarnation).value() == 0);
+  REQUIRE(place.log.Sweep(incarnation)->removed.empty());
 }
 
 TEST_CASE("Nothing is swept while a step's list of packs cannot be read", "[tier][log]") {
@@ -441,7 +441,7 @@ TEST_CASE("Names in the log that are no records are left alone", "[tier][log]") 
     REQUIRE(place.tier.PutIfAbsent(name, "x").ok());
   REQUIRE(place.Newest().number == 1);
   REQUIRE(place.Claim() == 2);
-  REQUIRE(place.log.Sweep(2).value() == 1);
+  REQUIRE(place.log.Sweep(2)->removed.size() == 1);
   REQUIRE(testing::NamesIn(place.tier, "log").size() == 6);
 }
 

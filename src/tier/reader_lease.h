@@ -1,0 +1,43 @@
+// A reader's registration: its file under readers/ holds up the deletion of whatever it may be reading.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "env/env.h"
+#include "env/sync.h"
+#include "tier/tier.h"
+
+namespace lamina::tier {
+
+class ReaderLease {
+ public:
+  // Puts the file; a task then touches it each 30 s. Must come before the look at the log by which the reader chooses what to read. A file
+  // that cannot be put keeps nobody from reading (a full disk must not stop a restore): `status` tells why, and what protects the reader
+  // then is the time of grace alone. `env` and `tier` outlive it.
+  ReaderLease(env::Env& env, Tier& tier);
+  ~ReaderLease() { End(); }
+  ReaderLease(const ReaderLease&) = delete;
+  ReaderLease& operator=(const ReaderLease&) = delete;
+
+  // Ends the task, which removes the file. A second call does nothing.
+  void End();
+  // PermissionDenied on a root that this process may not write to, where nothing at all is written.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  void Keep();
+
+  env::Env& env_;
+  Tier& tier_;
+  const std::string name_;
+  absl::Status status_;
+  env::Mutex mutex_;
+  env::CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<env::Task> task_;
+};
+
+}  // namespace lamina::tier
