@@ -8,6 +8,7 @@
 #include "engine/engine_impl.h"
 #include "engine/in_time.h"
 #include "engine/memory_budget.h"
+#include "engine/preflight.h"
 #include "engine/runtime.h"
 #include "engine/shared_path.h"
 #include "format/version.h"
@@ -206,6 +207,7 @@ absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
   }
   tier::Log log(runtime_.env, runtime_.tier);
   Claimed claimed;
+  if (options_.mode == Mode::kTrain && !before.has_value()) LAMINA_RETURN_IF_ERROR(CheckPlace());
   LAMINA_ASSIGN_OR_RETURN(claimed.store, OpenRoot(options_, log));
   if (options_.mode == Mode::kRead) return claimed;
   const auto check = [&](const format::LogRecord& record) -> absl::Status {
@@ -274,6 +276,7 @@ absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
   claimed.incarnation = reader.Get<uint64_t>();
   if (!reader.AtEnd()) return absl::InternalError(absl::StrCat(what, ": rank 0 sent a claim that cannot be read"));
   LAMINA_ASSIGN_OR_RETURN(job.plans, PlanTogether(job));
+  LAMINA_RETURN_IF_ERROR(CheckRoom(job));
   env::MutexLock lock(mutex_);
   if (!claimed_.has_value()) claimed_ = claimed;
   first_plans_ = job.plans;
@@ -292,6 +295,27 @@ absl::StatusOr<std::shared_ptr<const PlanSet>> EngineImpl::PlanTogether(const Sa
   }
   LAMINA_ASSIGN_OR_RETURN(plans->plan, plan::PlanSave(plans->descriptions));
   return std::shared_ptr<const PlanSet>(std::move(plans));
+}
+
+absl::Status EngineImpl::CheckPlace() {
+  const std::optional<tier::FileProbe> probe = runtime_.tier.Probe();
+  if (!probe.has_value()) return absl::OkStatus();
+  return FirstFailure(JudgeProbe(*probe, options_.root), [](const std::string&) {});
+}
+
+absl::Status EngineImpl::CheckRoom(const SaveJob& job) {
+  const std::string what = absl::StrCat("save of step ", job.step, ", the room for it");
+  return agreement_
+      .Assemble(job.key + "/first/room", what, kSaveDeadlineS, absl::OkStatus(),
+                [&]() -> absl::StatusOr<std::string> {
+                  const absl::StatusOr<std::optional<env::FileSystemInfo>> room = runtime_.tier.Capacity();
+                  if (!room.ok() || !room->has_value()) return std::string();  // one that does not tell is tried
+                  const StateSize size{job.plans->plan.state_bytes, 0};
+                  const auto warn = [&](std::string text) { Post(EventKind::kFallback, job, 0, 0, std::move(text)); };
+                  LAMINA_RETURN_IF_ERROR(FirstFailure(JudgeRoom(**room, options_.root, options_, size), warn));
+                  return std::string();
+                })
+      .status();
 }
 
 absl::StatusOr<device::PinnedWindow*> EngineImpl::WindowFor(int64_t bytes) {

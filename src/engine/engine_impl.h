@@ -62,6 +62,9 @@ class EngineImpl final : public Engine {
   absl::Status MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns);
   absl::Status Prologue(SaveJob& job, const absl::Status& mine);
   absl::StatusOr<std::shared_ptr<const PlanSet>> PlanTogether(const SaveJob& job);
+  // The cheap ones of Preflight's checks; a warning becomes an event.
+  absl::Status CheckPlace();                   // of the leader, before it claims: whether the log can be kept there
+  absl::Status CheckRoom(const SaveJob& job);  // collective, when the plan is known and nothing of the state is written
   absl::Status TakeSnapshot(SaveJob& job, const SaveRequest& request);
   absl::StatusOr<device::PinnedWindow*> WindowFor(int64_t bytes);
   absl::Status HashReplicas(SaveJob& job, std::span<const TensorView> tensors);

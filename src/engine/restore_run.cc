@@ -90,8 +90,9 @@ absl::Status RestoreRun::Begin() {
                                                         [chooser = chooser_] { return chooser.Choose(); }));
         lease_ = choice.lease;
         if (!lease_->status().ok() && !absl::IsPermissionDenied(lease_->status())) {
-          Post(EventKind::kFallback, wanted_step_.value_or(-1), 0,
-               absl::StrCat("this restore cannot register as a reader, so that gc_grace_s alone protects it: ", lease_->status().message()));
+          Post(
+              EventKind::kFallback, wanted_step_.value_or(-1), 0,
+              absl::StrCat("this restore cannot register as a reader, so that gc_grace_s alone protects it: ", lease_->status().message()));
         }
         return Encode(choice);
       });

@@ -17,8 +17,8 @@ namespace lamina::engine {
 
 class Retention {
  public:
-  // `tell` hears, on the task, what stands in the way of deleting; the same thing once. `hold` is let go when the task ends. `env`, `tier` and `options` outlive it. The first
-  // sweep, of what dead trainers have left, begins at once.
+  // `tell` hears, on the task, what stands in the way of deleting; the same thing once. `hold` is let go when the task ends. `env`, `tier`
+  // and `options` outlive it. The first sweep, of what dead trainers have left, begins at once.
   Retention(env::Env& env, tier::Tier& tier, const Options& options, uint64_t incarnation, std::shared_ptr<tier::Swept> swept,
             std::shared_ptr<void> hold, std::function<void(const std::string&)> tell);
   ~Retention();
