@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from lamina import _core, machine
+from lamina import __version__, _core, machine
 from lamina.errors import Error
 from lamina.findings import Finding, Preflight, RankFindings, merged
 
@@ -77,7 +77,7 @@ def core_findings(options: dict[str, Any], job_bytes: int, rank_bytes: int) -> l
 
 def versions() -> Finding:
     """What runs here. All ranks should say the same."""
-    names = {"lamina": _version_of("lamina"), "torch": _version_of("torch"), "python": platform.python_version()}
+    names = {"lamina": __version__, "torch": _version_of("torch"), "python": platform.python_version()}
     return Finding("versions", "ok", ", ".join(f"{name} {version or 'not installed'}" for name, version in names.items()))
 
 
