@@ -17,6 +17,8 @@ namespace lamina::engine {
 namespace {
 
 constexpr double kSaveDeadlineFactor = 10;                // times the last save, or kSaveDeadlineS, whichever is larger
+constexpr int kProbeTries = 5;
+constexpr int64_t kProbePauseNs = 100 * base::kMillisecondNs;
 constexpr int64_t kStorageGraceNs = 5 * base::kSecondNs;  // for what is about to end when an engine closes
 
 }  // namespace
@@ -298,9 +300,16 @@ absl::StatusOr<std::shared_ptr<const PlanSet>> EngineImpl::PlanTogether(const Sa
 }
 
 absl::Status EngineImpl::CheckPlace() {
-  const std::optional<tier::FileProbe> probe = runtime_.tier.Probe();
-  if (!probe.has_value()) return absl::OkStatus();
-  return FirstFailure(JudgeProbe(*probe, options_.root), [](const std::string&) {});
+  absl::Status placed;
+  // A network file system may lose track of a file: what may pass is tried again.
+  for (int tries = 0; tries < kProbeTries; ++tries) {
+    if (tries > 0) runtime_.env.SleepNs(kProbePauseNs);
+    const std::optional<tier::FileProbe> probe = runtime_.tier.Probe();
+    if (!probe.has_value()) return absl::OkStatus();
+    placed = FirstFailure(JudgeProbe(*probe, options_.root), [](const std::string&) {});
+    if (!absl::IsUnavailable(placed)) break;
+  }
+  return placed;
 }
 
 absl::Status EngineImpl::CheckRoom(const SaveJob& job) {

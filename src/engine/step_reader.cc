@@ -57,7 +57,8 @@ absl::Status StepReader::UnlessDropped(const std::string& name, const absl::Stat
   if (!MayComeBack(status)) return status;
   tier::Log log(env_, tier_);
   const absl::StatusOr<format::LogRecord> newest = log.Newest(/*damage_ok=*/true);
-  if (!newest.ok() || newest->damaged != 0) return status;
+  // A record older than the commit, as a stale view may show it, knows nothing of the step.
+  if (!newest.ok() || newest->damaged != 0 || newest->number < entry_.commit) return status;
   const auto step =
       std::find_if(newest->steps.begin(), newest->steps.end(), [&](const auto& each) { return each.commit == entry_.commit; });
   if (step != newest->steps.end() && step->state != format::StepState::kDropped) return status;

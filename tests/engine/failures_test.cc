@@ -167,6 +167,8 @@ TEST_CASE("A failed write fails the save on all ranks, names rank and errno, and
     REQUIRE(base::DetailOf(status, base::kRankDetail) == "1");
   }
   REQUIRE(job.faults(1).fault_count() == 1);
+  // They are removed at once, by a task beside.
+  for (int i = 0; i < 3000 && !FilesUnder(RootIn(scratch) + "/steps/000000000002").empty(); ++i) job.env().SleepNs(10'000'000);
   REQUIRE(FilesUnder(RootIn(scratch) + "/steps/000000000002").empty());
   REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{1, 1}});
   RequireOk(job.Save({3, 1}));
