@@ -1,5 +1,7 @@
 #include "engine/collect.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "engine/store.h"
@@ -31,6 +33,7 @@ absl::StatusOr<Collected> Collector::Collect(const CollectRequest& request) {
     if (!request.step.has_value()) {
       LAMINA_ASSIGN_OR_RETURN(commits, log_.Superfluous(newest, request.policy, /*dry_run=*/true));
     }
+    std::sort(commits.begin(), commits.end());  // as the table has them, and so what a drop tells
     for (const uint64_t commit : commits) {
       collected.dropped.push_back(*tier::FindCommit(newest, commit));
       LAMINA_RETURN_IF_ERROR(tier::DropStep(newest, commit));

@@ -16,7 +16,7 @@
 namespace lamina::engine {
 namespace {
 
-constexpr double kSaveDeadlineFactor = 10;                // times the last save, or kSaveDeadlineS, whichever is larger
+constexpr double kSaveDeadlineFactor = 10;  // times the last save, or kSaveDeadlineS, whichever is larger
 constexpr int kProbeTries = 5;
 constexpr int64_t kProbePauseNs = 100 * base::kMillisecondNs;
 constexpr int64_t kStorageGraceNs = 5 * base::kSecondNs;  // for what is about to end when an engine closes

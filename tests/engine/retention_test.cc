@@ -210,6 +210,9 @@ TEST_CASE("A restore that cannot register goes on, and a step that is dropped un
     REQUIRE(absl::IsNotFound(status));
     REQUIRE(std::string(status.message()).find("step 200 was dropped while reading: 'steps/000000000200") == 0);
   }
+  format::StepEntry later = entry;
+  later.commit += 100;  // of a record that this host does not see yet: nothing is known then
+  REQUIRE(absl::IsDataLoss(engine::StepReader::Open(*tool.env, tool.tier, store->header(), later, 0).status()));
   const absl::Status unknown = store->OpenStep(200).status();
   REQUIRE(absl::IsNotFound(unknown));
   REQUIRE(Checked(RootIn(scratch)).all == std::vector<Moment>{{100, 1}});

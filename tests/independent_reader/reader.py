@@ -265,7 +265,8 @@ class Root:
         by_commit = {int(step["commit"]): step for step in record["steps"]} if record else {}
         found, commit = [], int(record["facts"]["head"]) if record else 0
         while commit in by_commit:
-            found.append(by_commit[commit])
+            if by_commit[commit]["state"] != 4:
+                found.append(by_commit[commit])
             commit = int(by_commit[commit]["parent"])
         return found
 

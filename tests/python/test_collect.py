@@ -33,6 +33,7 @@ def files(root: Path) -> list[str]:
 
 
 def gc(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    capsys.readouterr()  # of earlier commands
     assert main(["gc", *arguments, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
@@ -79,6 +80,7 @@ def test_what_stays_and_why_is_told(root: Path, capsys: pytest.CaptureFixture[st
     assert steps(root) == [3, 1]
 
 
+@pytest.mark.damages_roots
 def test_wrong_use_and_damage_have_codes_of_their_own(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gc", f"{root}@7"]) == 2
     assert "there is no step 7" in capsys.readouterr().err
