@@ -36,7 +36,9 @@ class Runtime:
         self._pid = os.getpid()
         self._exit_grace_s = exit_grace_s
         self.unseen: list[SaveHandle] = []
-        self._coordinator = StoreCoordinator(store_of(ranks.group)) if ranks.count > 1 else None
+        # Its server, where this process has it, must outlive destroy_process_group().
+        self._store = store_of(ranks.group) if ranks.count > 1 else None
+        self._coordinator = StoreCoordinator(self._store) if ranks.count > 1 else None
         hooks = list(hooks)
         asked = asked_among(hooks)
         try:

@@ -50,7 +50,6 @@ class StoreCoordinator:
 
     def __init__(self, store: Any) -> None:
         self.queue = _core.StoreQueue()
-        self._store = store  # its server, where this process has it, must outlive destroy_process_group()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=_serve, args=(self.queue, own_client(store), self._stop), name="lamina-store", daemon=True)
         self._thread.start()

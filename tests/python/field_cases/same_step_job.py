@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,8 +20,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 import lamina
+from lamina import _core
 
+testing: Any = _core.testing  # type: ignore[attr-defined]
 LATEST_S = 0.2
+WRITE_RATE = 150_000  # bytes a second: the step is there after about half of that
 
 
 def free_port() -> int:
@@ -32,9 +36,11 @@ def free_port() -> int:
 def save_again(root: Path, rank: int, port: int, begun: int) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     rows = DTensor.from_local(torch.zeros(32), init_device_mesh("cpu", (2,)), [Shard(0)], run_check=False)
-    ckpt = lamina.Checkpointer(root)
+    env = testing.FaultEnv()
+    ckpt = lamina.Checkpointer(root, options={"env": env})
     assert ckpt.restore({"w": rows}).step == 5
     rows.to_local().fill_(2)
+    env.set_write_bytes_per_second(WRITE_RATE)
     if rank == 0:
         os.write(begun, b"x")
     ckpt.save(5, {"w": rows})
