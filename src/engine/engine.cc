@@ -79,8 +79,12 @@ absl::Status EngineImpl::Close(double grace_s) {
       }
     }
     stopping_ = true;
-    retention = retention_.get();
     changed_.NotifyAll();
+    if (give_up_ns_ < 0) give_up_ns_ = LaterBy(runtime_.env.MonotonicNs(), kStorageGraceNs);
+    // A save that has its outcome may still have to ask for a sweep.
+    while (!pending_.empty() && changed_.WaitUntil(mutex_, std::min(deadline_ns, give_up_ns_))) {
+    }
+    retention = retention_.get();
   }
   if (retention != nullptr) retention->Stop();
   env::MutexLock lock(mutex_);
@@ -89,7 +93,6 @@ absl::Status EngineImpl::Close(double grace_s) {
 
 // For the threads that are about to end, and that hang where storage does.
 absl::Status EngineImpl::WaitForStorage(int64_t deadline_ns) {
-  if (give_up_ns_ < 0) give_up_ns_ = LaterBy(runtime_.env.MonotonicNs(), kStorageGraceNs);
   while (!pending_.empty() || storage_count_ > 0) {
     const bool changed = changed_.WaitUntil(mutex_, std::min(deadline_ns, give_up_ns_));
     if (changed || (pending_.empty() && storage_count_ == 0)) continue;
