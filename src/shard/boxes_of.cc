@@ -169,6 +169,7 @@ bool IsNothing(std::span<const int64_t> shape) { return std::find(shape.begin(),
 // Nothing is nothing in any shape: fully_shard leaves no rows of a parameter that tensor parallelism left no columns of.
 bool HasShape(const std::vector<Intervals>& dims, std::span<const int64_t> shape) {
   std::vector<int64_t> held;
+  held.reserve(dims.size());
   for (const Intervals& intervals : dims) held.push_back(Length(intervals));
   return std::equal(held.begin(), held.end(), shape.begin(), shape.end()) ||
          (held.size() == shape.size() && IsNothing(held) && IsNothing(shape));
