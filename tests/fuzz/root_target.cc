@@ -41,7 +41,8 @@ class QuickEnv : public env::Env {
   int64_t WallNs() override { return now_ns_; }
   void SleepNs(int64_t duration_ns) override { now_ns_ += duration_ns; }
   uint64_t RandomU64() override { return ++random_; }
-  std::unique_ptr<env::Task> Start(std::string, std::function<void()> body) override {
+  std::unique_ptr<env::Task> Start(std::string name, std::function<void()> body) override {
+    if (name == "lamina-reader") body = [] {};  // it waits until its lease ends, and nothing is deleted here
     struct Done : env::Task {
       void Join() override {}
     };
