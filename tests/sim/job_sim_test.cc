@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "base/units.h"
 #include "testing/sim_job.h"
 
 namespace lamina {
@@ -113,6 +114,30 @@ TEST_CASE("Ranks that do not see the step's directory yet wait for it", "[sim]")
     INFO(job.Describe());
     REQUIRE(job.AllOk());
   }
+}
+
+TEST_CASE("A pack that is gone fails the restore of its step on all ranks within 45 s and is named (FC-19)", "[sim]") {
+  env::SimThreads threads;
+  SimWorld world(WorldOptions(1, threads));
+  SimJob(world, "job", 4, kTwoSaves);
+  REQUIRE(world.Run().ok());
+  const std::map<std::string, std::string> files = world.Files();
+  const auto pack =
+      std::find_if(files.begin(), files.end(), [](const auto& file) { return absl::EndsWith(file.first, "/00002.pack"); })->first;
+  REQUIRE(absl::StrContains(pack, "/steps/000000000100/"));
+  REQUIRE(world.Run(world.NewProcess("broom"), [&pack](env::Env& env) { env.files().Unlink(pack).IgnoreError(); }).ok());
+  const int64_t begun_ns = world.now_ns();
+  const SimJob job(world, "again", 4, {.restore_step = 100}, [](Options& options) { options.restore_retry_s = Options().restore_retry_s; });
+  REQUIRE(world.Run().ok());
+  INFO(job.Describe());
+  for (const Told& told : job.told()) {
+    REQUIRE(absl::IsDataLoss(told.status));
+    REQUIRE(absl::StrContains(told.status.message(), pack.substr(pack.find("steps/"))));
+  }
+  const int64_t waited_ns = world.now_ns() - begun_ns;
+  REQUIRE(waited_ns >= 30 * base::kSecondNs);
+  REQUIRE(waited_ns < 45 * base::kSecondNs);
+  REQUIRE(Relaunch(world, 4, {.life = kSecondLife}).told()[0].restored == Moment{200, kFirstLife});
 }
 
 TEST_CASE("A job replays exactly from its seed, whatever befalls it", "[sim]") {

@@ -1,6 +1,7 @@
 // A job whose ranks are simulated processes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,15 +18,19 @@ inline constexpr char kSimRoot[] = "/ckpt/run";
 // may end before its world does.
 class SimJob {
  public:
-  SimJob(env::SimWorld& world, const std::string& name, int32_t rank_count, Script script)
+  SimJob(
+      env::SimWorld& world, const std::string& name, int32_t rank_count, Script script,
+      const std::function<void(Options&)>& adjust = [](Options&) {})
       : told_(std::make_shared<std::vector<Told>>(static_cast<size_t>(rank_count))) {
     const auto hub = std::make_shared<coord::InProcessHub>();
     for (int32_t rank = 0; rank < rank_count; ++rank) {
       env::SimProcess& process = world.NewProcess(absl::StrCat(name, "/", rank));
       processes_.push_back(&process);
-      world.Start(process, [told = told_, hub, script, rank, rank_count](env::Env& env) {
+      Options options = JobOptions(kSimRoot, rank, rank_count);
+      adjust(options);
+      world.Start(process, [told = told_, hub, script, rank, options](env::Env& env) {
         Told& mine = (*told)[static_cast<size_t>(rank)];
-        Rank body(env, *hub, JobOptions(kSimRoot, rank, rank_count));
+        Rank body(env, *hub, options);
         mine.status = RunScript(body, script, mine);
       });
     }

@@ -1,8 +1,12 @@
 """FC-19: a shared file system shows new names late, and a path that is not shared is found before anything is written."""
 
+import contextlib
 import ctypes
+import logging
 import os
+import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from lamina import _core
 
 testing: Any = _core.testing  # type: ignore[attr-defined]
 SAVES = 30
+RETRY_S = 2  # the default, 30 s, is tried in simulated time: tests/sim/job_sim_test.cc
 
 
 def late_names(root: Path) -> None:
@@ -36,6 +41,47 @@ def late_names(root: Path) -> None:
                 assert torch.equal(found["w"].to_local(), sharded(whole + step, mesh).to_local())
     assert env.fault_count > 0
     assert [step["step"] for step in lamina.open(root).steps()] == list(range(SAVES, 0, -1))
+    one_is_gone(root, whole + SAVES)
+
+
+def one_is_gone(root: Path, newest: torch.Tensor) -> None:
+    """For the time of one restore the pack that rank 5 wrote of step 25 is away: what else there is can then be read."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    (pack,) = (root / "steps" / "000000000025").glob("*/00005.pack")
+    state = {"w": sharded(torch.zeros(64), mesh)}
+    with lamina.Checkpointer(root, mode="read", options={"restore_retry_s": RETRY_S}) as ckpt:
+        dist.barrier()
+        if dist.get_rank() == 0:
+            pack.rename(root.parent / "gone.pack")
+        dist.barrier()
+        began_s = time.monotonic()
+        with warnings_of_lamina() as lines, pytest.raises(lamina.CorruptionError, match=re.escape(str(pack.relative_to(root)))):
+            ckpt.restore(state, step=25)
+        assert time.monotonic() - began_s < 45
+        # Whoever looks on learns what is waited for, and how long, while it is waited for.
+        (line,) = (each for each in lines if "asked for again" in each)
+        assert str(pack.relative_to(root)) in line
+        assert f"for up to {RETRY_S} s" in line
+        assert not state["w"].to_local().any()
+        assert ckpt.restore(state, step=24).step == 24
+        assert ckpt.restore(state).step == SAVES
+        assert torch.equal(state["w"].to_local(), sharded(newest, mesh).to_local())
+        dist.barrier()
+        if dist.get_rank() == 0:
+            (root.parent / "gone.pack").rename(pack)
+
+
+@contextlib.contextmanager
+def warnings_of_lamina() -> Iterator[list[str]]:
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("lamina")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def test_fc19_files_that_others_cannot_see_yet(tmp_path: Path) -> None:
