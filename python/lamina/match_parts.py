@@ -11,7 +11,7 @@ import torch
 from lamina import fsdp1, inline, modules, optimizer, tensors, values
 from lamina.errors import CorruptionError
 from lamina.matching import Lack, Last, Match
-from lamina.names import Path, from_text, to_text
+from lamina.names import Path, components, from_text, to_text
 from lamina.per_rank import PerRank
 from lamina.rng import Rng
 from lamina.state import is_object
@@ -63,25 +63,44 @@ def _optimizer(match: Match, body: Json, template: Any, path: Path) -> Any:
     if not isinstance(template, torch.optim.Optimizer):
         return match.other_kind("an optimizer", template, path)
     real, text = optimizer.unwrap(template, path), to_text(path)
-    if body["type"] != type(real).__qualname__:
-        match.problems.missing.append(text)
-        match.problems.notes.append(f"{text}: a {type(real).__qualname__} in the template, the state of a {body['type']} in the checkpoint")
-        return template
     records = list(_saved_places(match, "optimizers", path))
     merged = {match.rename(name): settings for name, settings in optimizer.merge(records, match.targets.saved).items()}
+    match.problems.slots_below.append(to_text((*path, "state")))
+    if body["type"] != type(real).__qualname__:
+        match.problems.missing.append(text)
+        match.problems.explained.append(text)
+        match.problems.notes.append(_other_class(text, real, body["type"], merged))
+        return template
     found: dict[torch.Tensor, optimizer.Settings] = {}
-    for parameter, name in optimizer.names_of(real, path, match.names).items():
-        at = (*path, "state", *optimizer.components(name))
+    names = optimizer.names_of(real, path, match.names)
+    for parameter, name in names.items():
+        at = (*path, "state", *components(name))
         if name not in merged:
             match.problems.missing.append(to_text(at))
             continue
         found[parameter] = merged[name]
         slots = _slots(match, real.state.get(parameter, {}), merged[name], parameter, at)
         match.later(Last.OPTIMIZER, functools.partial(optimizer.put_slots, real, parameter, slots))
+    match.problems.regrouped += [f"{text}: {line}" for line in optimizer.regrouped(real, names, found)]
     rest = {key: inline.decode(node) for key, node in values.items_of(records[0][1]["rest"])} if records else {}
     match.later(Last.OPTIMIZER, functools.partial(optimizer.put_settings, real, found))
     match.later(Last.OPTIMIZER, functools.partial(real.state.update, rest))
     return template
+
+
+def _other_class(text: str, real: torch.optim.Optimizer, saved: Json, merged: Mapping[str, optimizer.Settings]) -> str:
+    parts = [f"the template holds {type(real).__qualname__}"]
+    if slots := next((list(there) for there in real.state.values() if isinstance(there, dict) and there), []):
+        parts.append(f", which keeps {', '.join(map(str, slots))} of a parameter")
+    parts.append(f"; the checkpoint holds the state of {saved}")
+    if names := [name for name, settings in merged.items() if settings.slots]:
+        slots = [slot for slot, _ in merged[names[0]].slots]
+        such = f"{len(names)} parameters, such as {names[0]}" if len(names) > 1 else names[0]
+        parts.append(f", which has {', '.join(map(str, slots))} of {such}")
+    return (
+        f"{text}: {''.join(parts)}. Make the template's optimizer {saved}; or let restore(strict=False) leave this one as it is "
+        "and fill the rest."
+    )
 
 
 def _slots(match: Match, there: Mapping[Any, Any], settings: optimizer.Settings, parameter: torch.Tensor, path: Path) -> dict[Any, Any]:

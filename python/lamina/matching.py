@@ -11,7 +11,7 @@ import torch
 from lamina import tensors, values
 from lamina.errors import CorruptionError
 from lamina.mismatch import Problems
-from lamina.names import Path, from_text, to_text
+from lamina.names import Path, from_text, is_below, to_text
 from lamina.per_rank import PerRank
 from lamina.rng import Rng
 from lamina.state import Capture, is_object
@@ -49,7 +49,7 @@ def renamer(rename: Rename) -> Callable[[str], str]:
 
     def apply(name: str) -> str:
         for old, new in longest_first:
-            if _is_below(name, old):
+            if is_below(name, old):
                 return new + name[len(old) :]
         return name
 
@@ -66,10 +66,6 @@ def _advice(found: str, template: Any) -> str:
     if takes_mapping or (found in ("a module", "an optimizer") and isinstance(template, Mapping)):
         return ": hand over the object itself, not its state_dict(), in save and in restore"
     return ""
-
-
-def _is_below(name: str, above: str) -> bool:
-    return name == above or (name.startswith(above) and name[len(above)] in ".[")
 
 
 class Match:
@@ -154,6 +150,7 @@ class Match:
         """Notes that checkpoint and template differ in kind."""
         if template is not Lack.ABSENT:
             kind = "no such thing" if template is Lack.NEW else f"a {type(template).__qualname__}"
+            self.problems.explained.append(to_text(path))
             self.problems.other.append(f"{to_text(path)}: the checkpoint holds {found}, the template {kind}{_advice(found, template)}")
         return template
 
@@ -223,13 +220,13 @@ class Match:
 
     def _unexpected_at_top(self, key: Any) -> None:
         text = to_text((key,))
-        if not any(_is_below(name, text) for name in self.by_new_name):
+        if not any(is_below(name, text) for name in self.by_new_name):
             self.problems.unexpected.append(text)
 
     def _stays(self, value: Any, path: Path) -> bool:
         """Notes what the checkpoint lacks of a part of the template. A plain value below the top goes, as its mapping is restored whole."""
         text = to_text(path)
-        below = [name for name in self._template_names if _is_below(name, text)]
+        below = [name for name in self._template_names if is_below(name, text)]
         if not below and not _holds_more(value) and len(path) > 1:
             return False
         self.problems.missing += below or [text]

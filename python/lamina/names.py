@@ -74,6 +74,19 @@ def from_text(text: str) -> Path:
     return path
 
 
+def components(name: str) -> Path:
+    """The path whose text is `name`; for a name that someone gave in another form, that name alone."""
+    try:
+        return from_text(name)
+    except InvalidArgumentError:
+        return (name,)
+
+
+def is_below(name: str, above: str) -> bool:
+    """Whether `name` is the text `above`, or that of a path that goes on from there."""
+    return name == above or (name.startswith(above) and name[len(above)] in ".[")
+
+
 def _parse(text: str) -> Path:
     path: list[Component] = []
     at = 0

@@ -6,14 +6,14 @@ Neither `state_dict()` nor `load_state_dict()` of the optimizer is called: the o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
 from lamina import fsdp1, inline, tensors, values
 from lamina.errors import InvalidArgumentError, UnsupportedError
-from lamina.names import Path, from_text, to_text
+from lamina.names import Path, components, from_text, to_text
 from lamina.values import Json
 
 # How a step is computed, not what it computes: a restore leaves these as the caller set them.
@@ -106,14 +106,6 @@ def _is_told_here(parameter: Any) -> bool:
     return not tensors.is_dtensor(parameter) or not any(parameter.device_mesh.get_coordinate() or (1,))
 
 
-def components(name: str) -> Path:
-    """The path of a parameter's name."""
-    try:
-        return from_text(name)
-    except InvalidArgumentError:  # a name that the caller gave, in any form
-        return (name,)
-
-
 def _encode_options(group: Mapping[str, Any], path: Path) -> Json:
     return [[key, inline.encode(value, (*path, key))] for key, value in sorted(group.items()) if key not in _NOT_OPTIONS]
 
@@ -138,11 +130,13 @@ class Settings:
     """What a checkpoint says of one parameter.
 
     Attributes:
-        group: the ordinal of its group.
+        record: which of the ranks' records says so.
+        group: the ordinal of its group in there.
         options: the node of the group's options.
         slots: pairs of slot key and node.
     """
 
+    record: int
     group: int
     options: Json
     slots: list[tuple[Any, Json]]
@@ -157,14 +151,14 @@ def merge(saved: Iterable[tuple[str, Json]], entries: Iterable[str]) -> dict[str
     """
     merged: dict[str, Settings] = {}
     of_path: dict[str, dict[Path, dict[Any, Json]]] = {}
-    for text, node in saved:
+    for record, (text, node) in enumerate(saved):
         if text not in of_path:
             of_path[text] = _tensor_slots((*from_text(text), "state"), entries)
         others = {name: values.items_of(pairs) for name, pairs in node["slots"]}
         for ordinal, group in enumerate(node["groups"]):
             for name in group["params"]:
                 slots = [*of_path[text].get(components(name), {}).items(), *others.get(name, [])]
-                merged.setdefault(name, Settings(ordinal, group["options"], slots))
+                merged.setdefault(name, Settings(record, ordinal, group["options"], slots))
     return merged
 
 
@@ -208,6 +202,44 @@ def put_settings(optimizer: torch.optim.Optimizer, settings: Mapping[torch.Tenso
     A parameter without saved options goes with those of its group that have some, so that schedulers find as many groups as before.
     """
     optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in _split(group, settings)]
+
+
+def regrouped(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], settings: Mapping[torch.Tensor, Settings]) -> list[str]:
+    """Lines on parameters of one saved group that are in several groups now: those would all get the settings of that one, and what a
+    scheduler was saved with for each group would not fit.
+
+    Args:
+        optimizer: the template's.
+        names: of its parameters.
+        settings: what the checkpoint says of them.
+    """
+    now: dict[tuple[int, int], dict[int, torch.Tensor]] = {}  # by saved group, a parameter of each group that its parameters are in
+    for ordinal, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if (there := settings.get(parameter)) is not None and there.options:  # without, no groups are known
+                now.setdefault((there.record, there.group), {}).setdefault(ordinal, parameter)
+    return [_regrouped(optimizer, names, settings, list(each.items())) for each in now.values() if len(each) > 1]
+
+
+def _regrouped(
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[torch.Tensor, str],
+    settings: Mapping[torch.Tensor, Settings],
+    now: Sequence[tuple[int, torch.Tensor]],
+) -> str:
+    groups = [optimizer.param_groups[ordinal] for ordinal, _ in now]
+    saved = {key: inline.decode(node) for key, node in settings[now[0][1]].options}
+    plain = [key for key, value in saved.items() if isinstance(value, (bool, int, float, str))]
+    differ = [key for key in plain if any(group.get(key) != groups[0].get(key) for group in groups)]
+
+    def told(options: Mapping[str, Any]) -> str:
+        return f" ({', '.join(f'{key} {options.get(key)}' for key in differ)})" if differ else ""
+
+    places = [f"{names[parameter]} in group {ordinal}{told(group)}" for (ordinal, parameter), group in zip(now, groups)]
+    return (
+        f"the template has {' and '.join(places[:2])}, the checkpoint has both in one{told(saved)}. Make the groups as they were saved; or "
+        "let restore(strict=False) keep the template's groups and give each parameter the settings it was saved with."
+    )
 
 
 def _split(group: dict[str, Any], settings: Mapping[torch.Tensor, Settings]) -> list[dict[str, Any]]:

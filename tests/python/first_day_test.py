@@ -202,7 +202,10 @@ def test_another_optimizer_class_is_named_and_can_be_left_fresh(tmp_path: Path) 
     trained(model, optimizer)
     fresh_model = nn.Linear(2, 2)
     template = {"model": fresh_model, "optim": torch.optim.AdamW(fresh_model.parameters(), lr=0.5)}
-    with pytest.raises(lamina.MismatchError, match=r"optim: an? AdamW in the template, the state of an? SGD in the checkpoint"):
+    with pytest.raises(
+        lamina.MismatchError,
+        match="optim: the template holds AdamW; the checkpoint holds the state of SGD, which has momentum_buffer of 2 par",
+    ):
         moved(tmp_path, {"model": model, "optim": optimizer}, template)
     with lamina.Checkpointer(tmp_path) as ckpt:
         info = ckpt.restore(template, strict=False)

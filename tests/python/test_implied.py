@@ -53,7 +53,7 @@ def test_names_that_are_no_paths_or_do_not_go_together_stand_for_themselves(tmp_
 
 def test_modules_and_optimizers_take_what_is_below_their_names(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1, bias=False))
-    adam = torch.optim.Adam(model.parameters(), lr=0.5)
+    adam = torch.optim.Adam([{"params": layer.parameters(), "lr": lr} for layer, lr in zip(model, (0.5, 0.25))])
     tensors = {f"model.{name}": torch.full_like(value, 2.0) for name, value in model.named_parameters()}
     for name in list(tensors):
         slots = {
@@ -70,7 +70,7 @@ def test_modules_and_optimizers_take_what_is_below_their_names(tmp_path: Path) -
         assert (slots["exp_avg"] == 3).all()
         assert (slots["exp_avg_sq"] == 4).all()
         assert slots["step"] == 5
-    assert adam.param_groups[0]["lr"] == 0.5
+    assert [group["lr"] for group in adam.param_groups] == [0.5, 0.25]
 
 
 def test_what_does_not_fit_is_named_as_ever(tmp_path: Path) -> None:

@@ -174,13 +174,79 @@ def test_another_class_is_named(ckpt: lamina.Checkpointer) -> None:
     ckpt.save(1, {"model": model, "optim": optimizer})
     again = two_layers()
     other = torch.optim.SGD(again.parameters(), lr=0.5, momentum=0.9)
-    with pytest.raises(MismatchError, match=r"optim: a SGD in the template, the state of a AdamW in the checkpoint"):
+    with pytest.raises(MismatchError) as caught:
         ckpt.restore({"model": again, "optim": other})
+    assert str(caught.value).splitlines()[1:] == [
+        "  optim: the template holds SGD; the checkpoint holds the state of AdamW, which has exp_avg, exp_avg_sq, step of 4 parameters, "
+        "such as model.0.weight. Make the template's optimizer AdamW; or let restore(strict=False) leave this one as it is and fill the "
+        "rest."
+    ]
+    train(again, other, 1)
+    with pytest.raises(MismatchError, match="the template holds SGD, which keeps momentum_buffer of a parameter; the checkpoint"):
+        ckpt.restore({"model": again, "optim": other})
+    other = torch.optim.SGD(again.parameters(), lr=0.5, momentum=0.9)
     info = ckpt.restore({"model": again, "optim": other}, strict=False)
     assert info.missing == ("optim",)
     assert "optim.state.model.0.weight.exp_avg" in info.unexpected
     assert (other.state, other.param_groups[0]["lr"]) == ({}, 0.5)
     assert torch.equal(again[0].weight, model[0].weight)
+
+
+def test_another_name_of_a_parameter_is_named_with_its_slots(ckpt: lamina.Checkpointer) -> None:
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 4, bias=False)})
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    ckpt.save(1, {"model": model, "optim": optimizer})
+    again = nn.ModuleDict({"body": nn.Linear(4, 4), "heads": nn.Linear(4, 4, bias=False)})
+    template = {"model": again, "optim": torch.optim.AdamW(again.parameters())}
+    with pytest.raises(MismatchError) as caught:
+        ckpt.restore(template)
+    assert str(caught.value).splitlines()[1:] == [
+        "  missing in the checkpoint: model.heads.weight (nearest: model.head.weight)",
+        "  missing in the checkpoint: optim.state.model.heads.weight (nearest: optim.state.model.head.weight)",
+        "  unexpected in the checkpoint: model.head.weight (nearest: model.heads.weight)",
+        "  unexpected in the checkpoint: optim.state.model.head.weight: exp_avg, exp_avg_sq, step "
+        "(nearest: optim.state.model.heads.weight)",
+        '  To restore only what both have, use restore(strict=False); for other names, restore(rename={"model.head": "model.heads"}).',
+    ]
+    info = ckpt.restore(template, rename={"model.head": "model.heads"})  # what the message says works
+    assert (info.missing, info.unexpected) == ((), ())
+    assert torch.equal(template["optim"].state[again["heads"].weight]["exp_avg"], optimizer.state[model["head"].weight]["exp_avg"])
+
+
+def test_another_grouping_is_named(ckpt: lamina.Checkpointer) -> None:
+    model = two_layers()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
+    train(model, optimizer, 1)
+    ckpt.save(1, {"model": model, "optim": optimizer})
+    again = two_layers()
+    groups: list[Any] = [{"params": again[0].parameters(), "lr": 7.0}, {"params": again[1].parameters(), "lr": 8.0}]
+    fresh = torch.optim.AdamW(groups)
+    with pytest.raises(MismatchError) as caught:
+        ckpt.restore({"model": again, "optim": fresh})
+    assert str(caught.value).splitlines()[1:] == [
+        "  optim: the template has model.0.weight in group 0 (lr 7.0) and model.1.weight in group 1 (lr 8.0), the checkpoint has both in "
+        "one (lr 0.25). Make the groups as they were saved; or let restore(strict=False) keep the template's groups and give each "
+        "parameter the settings it was saved with."
+    ]
+    assert [group["lr"] for group in fresh.param_groups] == [7, 8]
+    assert not fresh.state
+    info = ckpt.restore({"model": again, "optim": fresh}, strict=False)
+    assert (info.missing, info.unexpected) == ((), ())
+    assert [(group["lr"], len(group["params"])) for group in fresh.param_groups] == [(0.25, 2), (0.25, 2)]
+    assert torch.equal(fresh.state[again[1].weight]["exp_avg"], optimizer.state[model[1].weight]["exp_avg"])
+
+
+def test_a_slot_of_another_shape_is_named(ckpt: lamina.Checkpointer) -> None:
+    model = two_layers()
+    optimizer = torch.optim.AdamW(model.named_parameters())
+    train(model, optimizer, 1)
+    ckpt.save(1, {"optim": optimizer})
+    optimizer.state[model[1].weight]["exp_avg"] = torch.zeros(3)
+    with pytest.raises(MismatchError, match=r"optim\.state\.1\.weight\.exp_avg: \[8, 8\] in the checkpoint, \[3\] in the template"):
+        ckpt.restore({"optim": optimizer})
 
 
 def test_a_new_head(ckpt: lamina.Checkpointer) -> None:
