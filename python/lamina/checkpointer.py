@@ -160,8 +160,8 @@ class Checkpointer:
         Args:
             state: the template; nothing of it is touched before all checks have passed on all ranks.
             step: which one. Default None: the newest of the line, or an older one where that is damaged.
-            strict: whether entries that are missing or unexpected, and parameters of one group that are in several now, are an error; else the
-                former are listed in what is returned.
+            strict: whether entries that are missing or unexpected, and parameters of one group that are in several now, are an error; else
+                the former are listed in what is returned.
             cast: whether values are rounded to the template's dtype (to nearest, ties to even); else another dtype is an error.
             rename: from the checkpoint's names to the state's: a function, or a dict whose keys also stand for all names below them.
             pad: not in this version.
