@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import every_root
 import hypothesis
 import pytest
 import torch
+from every_root import every_root  # noqa: F401
 
 from launch import Event, Job
 
@@ -17,16 +17,6 @@ torch.set_num_threads(1)
 
 Launch = Callable[..., Job]
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _every_root(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test the independent reader reads every root that it has written, and Lamina reads the same."""
-    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
-    yield
-    if folder is not None and request.node.get_closest_marker("damages_roots") is None:
-        for root in every_root.roots_under(folder):
-            every_root.compare(root)
 
 
 @pytest.fixture

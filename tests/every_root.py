@@ -1,13 +1,25 @@
 """Reads each root that a test has written twice, by Lamina and by the independent reader, and compares."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 from independent_reader import values
 from independent_reader.reader import Contents, Root
 
 import lamina
+
+
+@pytest.fixture(autouse=True)
+def every_root(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test the independent reader reads every root that it has written, and Lamina reads the same."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    if folder is not None and request.node.get_closest_marker("damages_roots") is None:
+        for root in roots_under(folder):
+            compare(root)
 
 
 def roots_under(folder: Path) -> list[Path]:
