@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 import torch
 from every_root import every_root  # noqa: F401
+from forked_job import ForkedJob
 
 from launch import Event, Job
 
@@ -21,14 +22,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
-    """Starts a torchrun job: launch(script, ranks, *arguments) -> Job. The script gets a file for its report, one JSON line an event, as
+    """Starts a job: launch(script, ranks, *arguments) -> Job. The script gets a file for its report, one JSON line an event, as
     first argument. Whatever still runs at the end of the test is killed."""
     jobs: list[Job] = []
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'python'}{os.pathsep}{ROOT / 'examples'}")
 
     def start(script: Path, ranks: int, *arguments: str) -> Job:
         report = tmp_path / f"job{len(jobs)}.jsonl"
-        jobs.append(Job(ranks, script, [str(report), *arguments], report))
+        jobs.append(ForkedJob(ranks, script, [str(report), *arguments], report))
         return jobs[-1]
 
     yield start

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # what the ranks would import, each for itself
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-import lamina
+import lamina.checkpointer
 from lamina import _core
 
 testing: Any = _core.testing  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ A rank so costs a tenth of a second instead of an import, and each job still has
 """
 
 import datetime
-import multiprocessing
+import multiprocessing.context
 import os
 import tempfile
 from collections.abc import Callable
@@ -18,6 +18,13 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 _PRELOADED = ["__main__", "pytest", "torch._dynamo", "torch.distributed.tensor.parallel", "torch.distributed.fsdp", "lamina.checkpointer"]
+
+
+def forkserver() -> multiprocessing.context.ForkServerContext:
+    """One for all jobs of the tests: its processes begin with all imported that is listed above."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return context
 
 
 def _work(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -39,7 +46,7 @@ def on_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list[
     Raises:
         AssertionError: it raised; with the traceback of the first rank where it did.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(_PRELOADED)
+    forkserver()
     with tempfile.TemporaryDirectory() as folder:
         return _run(count, function, arguments, folder)
 

@@ -1,7 +1,6 @@
 """Real processes, killed with SIGKILL at random moments again and again, each time resumed on another number of ranks.
 
-Six rounds by default. LAMINA_KILL_ROUNDS sets another number (20 take three to four minutes on two idle cores), LAMINA_KILL_SEED other
-moments.
+Six rounds by default. LAMINA_KILL_ROUNDS sets another number (20 take about a minute), LAMINA_KILL_SEED other moments.
 """
 
 import contextlib
