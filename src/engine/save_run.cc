@@ -44,6 +44,13 @@ Ended AbortedOrSkipped(const absl::Status& cause) {
   return ended;
 }
 
+// A newer incarnation took the root over while the save went wrong. It may have swept the very files that are being written, so `why` is
+// seldom more than a sign of that.
+absl::Status Fenced(const absl::Status& fence, const absl::Status& why) {
+  if (absl::IsAborted(why)) return why;
+  return absl::AbortedError(absl::StrCat(fence.message(), "; what failed first: ", why.message()));
+}
+
 std::string ReasonText(const Ended& ended) {
   return ended.kind == Ended::Kind::kSkipped ? absl::StrCat("skipped: ", ended.reason) : std::string(ended.cause.message());
 }
@@ -126,7 +133,11 @@ absl::StatusOr<Go> SaveRun::LeadReady() {
   }
   go.proceed = true;
   go.attempt = {job_.step, claimed_.incarnation, attempt_};
-  LAMINA_RETURN_IF_ERROR(base::Annotate(runtime_.tier.Prepare(format::AttemptPath(go.attempt)), "making the step's directory"));
+  const absl::Status prepared = base::Annotate(runtime_.tier.Prepare(format::AttemptPath(go.attempt)), "making the step's directory");
+  if (!prepared.ok()) {
+    const absl::Status newest = log_.CheckIsNewest(claimed_.incarnation);
+    return absl::IsAborted(newest) ? Fenced(newest, prepared) : prepared;
+  }
   LAMINA_RETURN_IF_ERROR(agreement_.Say(Key("go"), Encode(go)));
   return go;
 }
@@ -333,7 +344,7 @@ Ended SaveRun::Settle(const Go& go, const absl::Status& why) {
   if (!go.proceed) return ended;  // no attempt was made: there is nothing that the log could know
   const absl::StatusOr<tier::Verdict> verdict = log_.Abort(go.attempt, ReasonText(ended));
   if (!verdict.ok()) {
-    if (absl::IsAborted(verdict.status())) return Aborted(verdict.status());
+    if (absl::IsAborted(verdict.status())) return Aborted(Fenced(verdict.status(), why));
     // The commit may have got there before the trouble did: only a look at the log tells, and the next save takes it.
     Ended unknown = Aborted(absl::UnavailableError(absl::StrCat(
         "outcome unknown: ", std::string(why.message()), "; and the log does not answer: ", std::string(verdict.status().message()))));
@@ -486,7 +497,7 @@ Ended SaveRun::FollowVerdict(const Go& go, const absl::Status& mine) {
     const absl::StatusOr<tier::Verdict> verdict = log_.VerdictOf(go.attempt);
     if (!verdict.ok() || *verdict == tier::Verdict::kUnsettled) return absl::OkStatus();
     const absl::Status aborted = absl::UnavailableError("it was aborted, and the job's store went before it told why");
-    by_log = *verdict == tier::Verdict::kCommitted ? CommittedByLog(go.attempt) : Aborted(mine.ok() ? aborted : mine);
+    by_log = Settle(go, mine.ok() ? aborted : mine);
     return absl::CancelledError("settled by the log");
   };
   if (go.proceed) patience.without_store = ask_log;
@@ -497,7 +508,8 @@ Ended SaveRun::FollowVerdict(const Go& go, const absl::Status& mine) {
   // Rank 0 is gone, or the store. Nothing can have been committed without this rank's vote.
   const absl::Status why = mine.ok() ? ended.status() : FromRank(mine, agreement_.rank(), "writing");
   if (go.proceed) runtime_.env.SleepNs(static_cast<int64_t>(runtime_.env.RandomU64() % static_cast<uint64_t>(kGiveUpDelayNsMax)));
-  return voted_ ? Settle(go, why) : AbortedOrSkipped(why);
+  // Who has to end does not wait for storage.
+  return voted_ || !callbacks_.abandoned() ? Settle(go, why) : AbortedOrSkipped(why);
 }
 
 }  // namespace lamina::engine

@@ -296,8 +296,9 @@ absl::StatusOr<Verdict> Log::Abort(const AttemptId& attempt, std::string_view re
   const auto build = [&](const LogRecord& newest, uint64_t number) -> absl::StatusOr<std::optional<LogRecord>> {
     LAMINA_ASSIGN_OR_RETURN(const Settlement settled, SettlementIn(newest, attempt));
     verdict = settled.verdict == Verdict::kCommitted ? Verdict::kCommitted : Verdict::kAborted;
-    if (settled.verdict != Verdict::kUnsettled) return std::nullopt;
+    if (verdict == Verdict::kCommitted) return std::nullopt;
     LAMINA_RETURN_IF_ERROR(CheckFence(newest, attempt.incarnation));
+    if (settled.verdict == Verdict::kAborted) return std::nullopt;
     LogRecord record = NextRecord(newest, number, RecordKind::kAbort);
     record.subject = attempt;
     record.reason = Shortened(reason);
@@ -468,6 +469,11 @@ absl::StatusOr<bool> Log::IsHeld(bool dry_run) {
   LAMINA_RETURN_IF_ERROR(lease.status());
   LAMINA_ASSIGN_OR_RETURN(const int64_t now_ns, NowNs(dry_run));
   return now_ns - lease->modified_ns < ClaimOptions().lease_ns;
+}
+
+absl::Status Log::CheckIsNewest(uint64_t incarnation) {
+  LAMINA_ASSIGN_OR_RETURN(const LogRecord newest, Newest());
+  return CheckFence(newest, incarnation);
 }
 
 absl::Status Log::RenewLease(uint64_t incarnation) { return tier_.Touch(format::WriterLeasePath(incarnation)); }

@@ -72,8 +72,9 @@ class Log {
   // table or the attempt was aborted; InvalidArgument when the step is not above its parent's. *Any other status leaves the outcome
   // unknown*: ask VerdictOf.
   absl::StatusOr<uint64_t> Commit(const CommitRequest& request);
-  // Publishes an abort unless the attempt is settled; returns how it is settled then (kCommitted when a commit came first). After a failure
-  // the outcome is unknown.
+  // Publishes an abort unless the attempt is settled; returns how it is settled then (kCommitted when a commit came first). Aborted
+  // (fenced) when a newer incarnation opened before it, whatever else settled it: nothing but a commit matters more to the caller. After
+  // another failure the outcome is unknown.
   absl::StatusOr<Verdict> Abort(const format::AttemptId& attempt, std::string_view reason);
   // An attempt of an older incarnation that never committed counts as aborted: it can do so no more.
   absl::StatusOr<Verdict> VerdictOf(const format::AttemptId& attempt);
@@ -104,6 +105,8 @@ class Log {
   // Once every grace has passed and a sweep has ended well, disk_bytes is at most twice needed_bytes (I5).
   absl::StatusOr<Usage> MeasureUsage();
 
+  // Aborted (fenced) when `incarnation` is not the newest.
+  absl::Status CheckIsNewest(uint64_t incarnation);
   // Renews the lease of a live trainer; called every 10 s.
   absl::Status RenewLease(uint64_t incarnation);
   // Whether a trainer holds the root, as far as its lease tells: one that was killed does so for a minute more.

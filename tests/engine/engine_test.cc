@@ -314,6 +314,32 @@ TEST_CASE("A newer launch fences an older one at its next save", "[engine]") {
   REQUIRE(Checked(RootIn(scratch)).all == std::vector<Moment>{{200, 2}, {100, 1}});
 }
 
+TEST_CASE("A save that a newer launch makes fail says that it is fenced, and what failed first", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob old_one(RootIn(scratch), 2);
+  RequireOk(old_one.Save({100, 1}));
+  ThreadJob new_one(RootIn(scratch), 2);
+  RequireOk(new_one.Restore(std::nullopt));
+  // As where the newer one has swept what is being written, and for any other cause.
+  const auto [rank, call, part, error_number] =
+      GENERATE(table<int32_t, env::FaultCall, std::string, int>({{0, env::FaultCall::kMakeDirectory, "steps/000000000200", EIO},
+                                                                 {0, env::FaultCall::kSync, "00000.pack", ENOENT},
+                                                                 {1, env::FaultCall::kSync, "00001.pack", ENOENT},
+                                                                 {1, env::FaultCall::kWrite, "00001.pack", ENOSPC}}));
+  old_one.faults(rank).AddRule({.call = call, .path_part = part, .error_number = error_number});
+  for (const absl::Status& status : old_one.Save({200, 1})) {
+    INFO(status);
+    REQUIRE(absl::IsAborted(status));
+    REQUIRE(std::string(status.message()).find("was fenced by incarnation") != std::string::npos);
+    REQUIRE(std::string(status.message()).find(base::ErrnoName(error_number)) != std::string::npos);
+  }
+  REQUIRE(old_one.faults(rank).fault_count() == 1);
+  RequireOk(new_one.Save({200, 2}));
+  RequireOk(old_one.End());
+  RequireOk(new_one.End());
+  REQUIRE(Checked(RootIn(scratch)).all == std::vector<Moment>{{200, 2}, {100, 1}});
+}
+
 TEST_CASE("A closed engine neither saves nor restores", "[engine]") {
   const ScratchDirectory scratch;
   ThreadJob job(RootIn(scratch), 2);

@@ -129,10 +129,7 @@ def check_takeovers(root: Path, other: Path) -> None:
                 begin = ckpt.restore(state).next_step
                 for step in range(begin, begin + 3):
                     ckpt.save(step, state_of(step)).wait()
-        except (
-            lamina.FencedError,
-            lamina.NotFoundError,
-        ):  # NotFoundError: the newer one swept an attempt that is being written
+        except lamina.FencedError:  # also where the newer one has swept what was being written
             return
 
     assert ended_well(*[child(lambda racer=racer: train(racer)) for racer in range(RACERS)])

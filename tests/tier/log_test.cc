@@ -156,13 +156,16 @@ TEST_CASE("A newer incarnation fences the older one", "[tier][log]") {
   REQUIRE(open.head == kept);
   REQUIRE(absl::IsAborted(place.log.Commit(late).status()));
   REQUIRE(place.log.VerdictOf(late.attempt).value() == Verdict::kAborted);
-  REQUIRE(place.log.Abort(late.attempt, "x").value() == Verdict::kAborted);
+  REQUIRE(absl::IsAborted(place.log.Abort(late.attempt, "x").status()));
+  REQUIRE(absl::IsAborted(place.log.CheckIsNewest(old_one)));
+  REQUIRE(place.log.CheckIsNewest(open.number).ok());
   REQUIRE(absl::IsAborted(place.log.Rewind(old_one, kept, "x")));
   REQUIRE(absl::IsAborted(place.log.Drop({kept}, "x", old_one)));
   REQUIRE(absl::IsAborted(place.log.Sweep(old_one).status()));
   REQUIRE(other.Newest()->number == open.number);
   // What it had committed stays its own.
   REQUIRE(place.log.VerdictOf(place.Attempt(100, old_one)).value() == Verdict::kCommitted);
+  REQUIRE(place.log.Abort(place.Attempt(100, old_one), "x").value() == Verdict::kCommitted);
   REQUIRE(absl::IsDataLoss(place.log.Rewind(99, kept, "x")));
 }
 
