@@ -119,8 +119,9 @@ struct Catalog {
 };
 
 inline constexpr size_t kNameBytesMax = 64 * 1024;  // of a tensor, blob or mesh dimension; 1 at least
-inline constexpr size_t kDimensionsMax = 64;        // of a tensor
-inline constexpr size_t kCornersMax = 1 << 20;      // boxes × 2^d of a tensor whose boxes cut d dimensions
+inline constexpr uint32_t kRankCountMax = (uint32_t{1} << 31) - 1;
+inline constexpr size_t kDimensionsMax = 64;    // of a tensor
+inline constexpr size_t kCornersMax = 1 << 20;  // boxes × 2^d of a tensor whose boxes cut d dimensions
 inline constexpr int64_t kTensorBytesMax = int64_t{1} << 62;
 
 // What a reader insists on: names unique and sorted, shapes and boxes in bounds, covers exact, no box without elements, ordinals in range,

@@ -131,7 +131,9 @@ absl::Status CheckWriters(const Catalog& catalog) {
 
 absl::Status ValidateCatalog(const Catalog& catalog) {
   if (catalog.attempt.step < 0) return Wrong("attempt", absl::StrCat("step is ", catalog.attempt.step, ", expected 0 or more"));
-  if (catalog.rank_count == 0) return Wrong("rank_count", "is 0");
+  if (catalog.rank_count == 0 || catalog.rank_count > kRankCountMax) {
+    return Wrong("rank_count", absl::StrCat("is ", catalog.rank_count, ", expected 1 to ", kRankCountMax));
+  }
   for (const auto& [name, extent] : catalog.topology) {
     LAMINA_RETURN_IF_ERROR(CheckName("mesh dimension", name));
     if (extent < 1) return Wrong(Shown("mesh dimension", name), absl::StrCat("extent is ", extent, ", expected 1 or more"));

@@ -130,6 +130,8 @@ absl::Status CheckAttempt(const AttemptId& id) {
 absl::Status CheckStep(const StepEntry& step, uint64_t least, uint64_t number) {
   LAMINA_RETURN_IF_ERROR(CheckNumber("commit of a step", step.commit, least, number));
   LAMINA_RETURN_IF_ERROR(CheckNumber("parent of a step", step.parent, 0, step.commit - 1));
+  LAMINA_RETURN_IF_ERROR(CheckNumber("state's bytes of a step", step.state_bytes, 0, kOffsetMax));
+  LAMINA_RETURN_IF_ERROR(CheckNumber("stored bytes of a step", step.stored_bytes, 0, kOffsetMax));
   LAMINA_RETURN_IF_ERROR(CheckNumber("state of a step", static_cast<uint64_t>(step.state), 1, 4));
   return CheckAttempt(step.attempt);
 }

@@ -140,6 +140,7 @@ TEST_CASE("A catalog with ordinals or counts out of range is refused", "[format]
   RequireRefused([](Catalog& c) { c.blobs[1].bytes = std::numeric_limits<uint64_t>::max(); }, "bytes");
   RequireRefused([](Catalog& c) { c.blobs[0].name = ""; }, "its name has 0 bytes");
   RequireRefused([](Catalog& c) { c.rank_count = 0; }, "rank_count");
+  RequireRefused([](Catalog& c) { c.rank_count = uint32_t{1} << 31; }, "rank_count: is 2147483648");
   RequireRefused([](Catalog& c) { c.attempt.step = -1; }, "step is -1");
   RequireRefused([](Catalog& c) { c.writers[1].attempt.step = -1; }, "step is -1");
   RequireRefused([](Catalog& c) { c.writers[1].pack_bytes = 4223; }, "4223 bytes");

@@ -144,6 +144,8 @@ TEST_CASE("A log record that contradicts itself is refused before and after it i
       Changed([](LogRecord& r) { r.steps[0].parent = 2; }),
       Changed([](LogRecord& r) { r.steps[0].state = static_cast<StepState>(5); }),
       Changed([](LogRecord& r) { r.steps[0].attempt.step = -1; }),
+      Changed([](LogRecord& r) { r.steps[0].state_bytes = (uint64_t{1} << 62) + 1; }),
+      Changed([](LogRecord& r) { r.steps[0].stored_bytes = uint64_t{1} << 63; }),
       Changed([](LogRecord& r) { r.steps.push_back(r.steps[0]); }),
   };
   CHECK(ValidateLogRecord(example::Commit()).ok());

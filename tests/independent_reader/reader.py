@@ -244,6 +244,7 @@ class Root:
         check(all(1 <= commit <= wanted for commit in commits), "a step's commit is out of range")
         check(all(steps["parent"] < steps["commit"]), "a step does not follow its parent")
         check(all((steps["state"] >= 1) & (steps["state"] <= 4)), "a step's state is none that is known")
+        check(all(steps["state_bytes"] <= 1 << 62) and all(steps["stored_bytes"] <= 1 << 62), "a step of more than 2^62 bytes")
         check(facts["head"] == 0 or int(facts["head"]) in commits, "the head is not in the table")
         attempts = (facts["subject"], *steps["attempt"], *record["unswept"])
         check(all(attempt["step"] >= 0 for attempt in attempts), "a step below 0")
@@ -286,7 +287,7 @@ class Root:
         facts, writers = catalog["facts"], catalog["writers"]
         check(number(facts["store_id"]) == self.store_id, "it is of another store")
         check(key(facts["attempt"]) == key(step["attempt"]), "it is of another attempt")
-        check(facts["rank_count"] >= 1, "it is of a job without ranks")
+        check(1 <= facts["rank_count"] < 1 << 31, f"it is of a job of {facts['rank_count']} ranks")
         check(all(dimension["extent"]["value"] >= 1 for dimension in catalog["topology"]), "a mesh dimension below 1")
         check(all(writers["attempt"]["step"] >= 0), "a pack of a step below 0")
         names = [tensor["name"] for tensor in catalog["tensors"]]
@@ -407,7 +408,7 @@ def _check_tensor(tensor: Facts, by_name: dict[bytes, Facts]) -> None:
         inside = all(begin >= 0 and size > 0 and begin + size <= whole for begin, size, whole in zip(offsets, extents, shape, strict=True))
         check(inside, f"{name!r} has a box outside its shape")
         cut |= {dimension for dimension, (size, whole) in enumerate(zip(extents, shape, strict=True)) if size != whole}
-    check(len(cut) <= 8 and (len(cut) <= 2 or len(boxes) << len(cut) <= 1 << 20), f"{name!r} is cut into too many boxes")
+    check(len(cut) <= 8 and len(boxes) << len(cut) <= 1 << 20, f"{name!r} is cut into too many boxes")
     check(sum(math.prod(extents) for _, extents in boxes) == math.prod(shape), f"the boxes of {name!r} do not cover it once")
 
 

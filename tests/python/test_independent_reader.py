@@ -1,6 +1,8 @@
 """The independent reader and writer against docs/format.md's own numbers, and against Lamina."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import every_root
 import numpy as np
@@ -56,11 +58,47 @@ def test_a_newer_version_is_unsupported_in_both_readers(name: str, tmp_path: Pat
     assert "999" in what_lamina_says(tmp_path / "root")
 
 
+def many_ranks(catalog: dict[str, Any]) -> None:
+    catalog["facts"]["rank_count"] = 1 << 31
+
+
+def many_boxes(catalog: dict[str, Any]) -> None:
+    """As many columns as tell 2^20 + 2 corners apart, all with one table."""
+    boxes = (1 << 19) + 1
+    catalog["tensors"] = [
+        {
+            "facts": catalog["tensors"][0]["facts"],
+            "name": b"cut",
+            "shape": [boxes],
+            "places": np.zeros(boxes, layout.PLACE),
+            "coordinates": np.stack([np.arange(boxes), np.ones(boxes, int)], axis=1).ravel(),
+        }
+    ]
+
+
+def huge_step(record: dict[str, Any]) -> None:
+    record["steps"]["state_bytes"] = 1 << 63
+
+
+@pytest.mark.damages_roots
+@pytest.mark.parametrize(
+    ("name", "lie", "told"),
+    [("catalog", many_ranks, "2147483648"), ("catalog", many_boxes, "boxes"), ("commit", huge_step, "bytes")],
+)
+def test_a_number_above_its_limit_is_damage_in_both_readers(
+    name: str, lie: Callable[[dict[str, Any]], None], told: str, tmp_path: Path
+) -> None:
+    write_root(tmp_path / "root", TENSORS, lies=Lies(parts={name: lie}))
+    with pytest.raises(layout.DamagedError, match=told):
+        Root(tmp_path / "root").check()
+    assert told in what_lamina_says(tmp_path / "root")
+
+
 def what_lamina_says(path: Path) -> str:
     """The first problem."""
     try:
         return str(lamina.open(path).verify()["problems"][0]["message"])
-    except lamina.UnsupportedError as error:
+    except (lamina.UnsupportedError, lamina.CorruptionError) as error:
         return str(error)
 
 
