@@ -192,14 +192,20 @@ void EngineImpl::BeatLoop() {
 
 void EngineImpl::LeaseLoop() {
   tier::Log log(runtime_.env, runtime_.tier);
+  bool failing = false;
   while (true) {
     uint64_t incarnation = 0;
     {
       env::MutexLock lock(mutex_);
       incarnation = claimed_->incarnation;
     }
-    // A lease that could not be renewed is renewed next time; losing it shows as a fence at the next commit.
-    log.RenewLease(incarnation).IgnoreError();
+    // A lease that could not be renewed is renewed next time; losing it shows as a fence at the next commit. Told once until it goes well.
+    const absl::Status renewed = log.RenewLease(incarnation);
+    if (!renewed.ok() && !failing) {
+      Post(EventKind::kFallback, SaveJob{}, 0, 0,
+           absl::StrCat("the lease on the root is not renewed, and another job may take the root for left: ", renewed.message()));
+    }
+    failing = !renewed.ok();
     const int64_t next_ns = runtime_.env.MonotonicNs() + kLeaseNs;
     env::MutexLock lock(mutex_);
     while (!stopping_ && changed_.WaitUntil(mutex_, next_ns)) {

@@ -46,31 +46,26 @@ RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement
       keep_active_(std::move(keep_active)),
       hold_(std::move(hold)),
       deadline_ns_(LaterBy(begun_ns_, SecondsToNs(options.restore_seconds_max))),
-      chooser_{runtime.env, runtime.tier, runtime.verdicts, wanted_step, std::move(claim), PassedOver()} {}
+      chooser_{runtime.env, runtime.tier, runtime.verdicts, wanted_step, std::move(claim), Teller(EventKind::kRestorePassedOver),
+               LeaseFails()} {}
 
-// Tells that a file is waited for.
-std::function<void(std::string)> RestoreRun::SayWaiting() const {
-  return [events = runtime_.events, rank = agreement_.rank(), step = choice_.candidates[candidate_].attempt.step](std::string what) {
+std::function<void(int64_t, std::string)> RestoreRun::Teller(EventKind kind) const {
+  return [events = runtime_.events, rank = agreement_.rank(), number = number_, kind](int64_t step, std::string cause) {
     if (events == nullptr) return;
     Event event;
-    event.kind = EventKind::kFallback;
+    event.kind = kind;
     event.rank = rank;
     event.step = step;
-    event.cause = std::move(what);
+    event.save_number = number;
+    event.cause = std::move(cause);
     events->Post(std::move(event));
   };
 }
 
-std::function<void(int64_t, std::string)> RestoreRun::PassedOver() const {
-  return [events = runtime_.events, rank = agreement_.rank(), number = number_](int64_t step, std::string why) {
-    if (events == nullptr) return;
-    Event event;
-    event.kind = EventKind::kRestorePassedOver;
-    event.rank = rank;
-    event.step = step;
-    event.save_number = number;
-    event.cause = std::move(why);
-    events->Post(std::move(event));
+std::function<void(const absl::Status&)> RestoreRun::LeaseFails() const {
+  return [tell = Teller(EventKind::kFallback), step = wanted_step_.value_or(-1)](const absl::Status& why) {
+    tell(step, absl::StrCat("the registration of this restore as a reader is not renewed, and files may be removed while it reads: ",
+                            why.message()));
   };
 }
 
@@ -112,7 +107,8 @@ absl::Status RestoreRun::Begin() {
 
 absl::Status RestoreRun::ReadDescription() {
   const auto open = [&env = runtime_.env, &tier = runtime_.tier, store = choice_.store, entry = choice_.candidates[candidate_],
-                     retry_s = options_.restore_retry_s, waiting = SayWaiting()]() -> absl::StatusOr<Opened> {
+                     retry_s = options_.restore_retry_s, tell = Teller(EventKind::kFallback)]() -> absl::StatusOr<Opened> {
+    const auto waiting = [tell, step = entry.attempt.step](std::string what) { tell(step, std::move(what)); };
     Opened opened;
     LAMINA_ASSIGN_OR_RETURN(opened.reader, StepReader::Open(env, tier, store, entry, retry_s, waiting));
     const format::Catalog& catalog = opened.reader->catalog();

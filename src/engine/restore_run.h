@@ -57,8 +57,9 @@ class RestoreRun final : public RestoreSession {
   enum class Together { kGoOn, kOlder };
   absl::StatusOr<Together> Agree(std::string_view what, const absl::Status& mine, const std::function<absl::Status()>& leader_last = {});
   Patience Waiting(std::string what) const;
-  std::function<void(std::string)> SayWaiting() const;
-  std::function<void(int64_t, std::string)> PassedOver() const;
+  // Posts events of one kind; for threads that may outlive this restore.
+  std::function<void(int64_t step, std::string cause)> Teller(EventKind kind) const;
+  std::function<void(const absl::Status&)> LeaseFails() const;
   void Post(EventKind kind, int64_t step, int64_t bytes, std::string cause);
   void Close();
 

@@ -70,7 +70,7 @@ absl::StatusOr<StepChoice> StepChooser::Choose() const {
   StepChoice choice;
   choice.store = claimed.store;
   choice.incarnation = claimed.incarnation;
-  choice.lease = std::make_shared<tier::ReaderLease>(env, tier);
+  choice.lease = std::make_shared<tier::ReaderLease>(env, tier, lease_fails);
   tier::Log log(env, tier);
   LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log.Newest());
   choice.head = newest.head;

@@ -38,6 +38,7 @@ struct StepChooser {
   std::optional<int64_t> wanted_step;
   std::function<absl::StatusOr<Claimed>()> claim;
   std::function<void(int64_t step, std::string why)> passed_over;
+  std::function<void(const absl::Status&)> lease_fails;  // as ReaderLease's `tell`
 
   // Claims the root and looks at its line. NotFound for an unknown step, FailedPrecondition where hooks refuse the wanted one or all.
   absl::StatusOr<StepChoice> Choose() const;

@@ -1,5 +1,7 @@
 #include "tier/reader_lease.h"
 
+#include <utility>
+
 #include "base/units.h"
 #include "format/paths.h"
 
@@ -10,10 +12,11 @@ constexpr int64_t kTouchNs = 30 * base::kSecondNs;
 
 }  // namespace
 
-ReaderLease::ReaderLease(env::Env& env, Tier& tier)
+ReaderLease::ReaderLease(env::Env& env, Tier& tier, std::function<void(const absl::Status&)> tell)
     : env_(env),
       tier_(tier),
       name_(format::ReaderLeasePath(env::RandomHex(env, format::kNonceDigits))),
+      tell_(std::move(tell)),
       status_(tier.Touch(name_)),
       mutex_(env),
       changed_(env) {
@@ -30,6 +33,7 @@ void ReaderLease::End() {
 }
 
 void ReaderLease::Keep() {
+  bool failing = false;
   while (true) {
     const int64_t next_ns = env_.MonotonicNs() + kTouchNs;
     {
@@ -38,7 +42,10 @@ void ReaderLease::Keep() {
       }
       if (ended_) break;
     }
-    tier_.Touch(name_).IgnoreError();  // the next one is in time too: a reader counts as gone after 120 s
+    const absl::Status touched = tier_.Touch(name_);
+    // One that fails does no harm, the next one is in time too: a reader counts as gone after 120 s.
+    if (!touched.ok() && !failing && tell_) tell_(touched);
+    failing = !touched.ok();
   }
   tier_.Delete(name_).IgnoreError();  // one that stays runs out by itself
 }

@@ -1,6 +1,7 @@
 // A reader's registration: its file under readers/ holds up the deletion of whatever it may be reading.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,8 +17,9 @@ class ReaderLease {
  public:
   // Puts the file; a task then touches it each 30 s. Must come before the look at the log by which the reader chooses what to read. A file
   // that cannot be put keeps nobody from reading (a full disk must not stop a restore): `status` tells why, and what protects the reader
-  // then is the time of grace alone. `env` and `tier` outlive it.
-  ReaderLease(env::Env& env, Tier& tier);
+  // then is the time of grace alone. `tell` hears, on the task, why the file could not be touched: the first time, and again only after a
+  // touch that went well. `env` and `tier` outlive it.
+  ReaderLease(env::Env& env, Tier& tier, std::function<void(const absl::Status&)> tell = {});
   ~ReaderLease() { End(); }
   ReaderLease(const ReaderLease&) = delete;
   ReaderLease& operator=(const ReaderLease&) = delete;
@@ -33,6 +35,7 @@ class ReaderLease {
   env::Env& env_;
   Tier& tier_;
   const std::string name_;
+  const std::function<void(const absl::Status&)> tell_;
   absl::Status status_;
   env::Mutex mutex_;
   env::CondVar changed_;

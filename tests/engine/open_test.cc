@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/units.h"
+#include "env/fault_env.h"
 #include "env/sim_env.h"
 #include "testing/scratch_directory.h"
 #include "testing/sim_job.h"
@@ -59,8 +61,12 @@ void SaveOnce(const ScratchDirectory& scratch, int32_t rank_count, const Moment&
 
 class Recorder final : public Hook {
  public:
-  void OnEvent(const Event& event) override { names_.emplace_back(EventName(event.kind)); }
+  void OnEvent(const Event& event) override {
+    names_.emplace_back(EventName(event.kind));
+    if (event.kind == EventKind::kFallback) fallbacks_.push_back(event.cause);
+  }
   std::vector<std::string> names_;
+  std::vector<std::string> fallbacks_;
 };
 
 }  // namespace
@@ -163,6 +169,36 @@ TEST_CASE("Hooks hear of a save, and destruction waits for it", "[engine]") {
   }
   REQUIRE(handle->Wait(0).value().step == 7);
   REQUIRE(recorder->names_ == std::vector<std::string>{"SaveBegin", "SnapshotDone", "WriteDone", "Committed"});
+}
+
+TEST_CASE("A lease that is not renewed is told once until it is, and no save fails by it", "[engine]") {
+  const auto recorder = std::make_shared<Recorder>();
+  absl::Status status = absl::UnknownError("did not end");
+  std::vector<size_t> told;
+  env::SimWorld world({});
+  world.Start(world.NewProcess("trainer"), [&](env::Env& env) {
+    env::FaultEnv faulty(env);
+    status = [&]() -> absl::Status {
+      LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                              engine::OpenOn(faulty, testing::JobOptions(testing::kSimRoot, 0, 1), {recorder}));
+      RankState state(0, 1);
+      // Until the claim's own touch, and the first one of the task, have gone well.
+      LAMINA_RETURN_IF_ERROR(SaveAt(*engine, state, {1, 1}));
+      env.SleepNs(base::kSecondNs);
+      for (int64_t step = 2; step <= 4; ++step) {
+        faulty.plan().AddRule({.call = env::FaultCall::kTouch, .path_part = "/writers/", .error_number = EIO, .first = 1, .count = 5});
+        LAMINA_RETURN_IF_ERROR(SaveAt(*engine, state, {step, 1}));
+        env.SleepNs(100 * base::kSecondNs);
+        told.push_back(recorder->fallbacks_.size());
+      }
+      return engine->Close(-1);
+    }();
+  });
+  REQUIRE(world.Run().ok());
+  INFO(status);
+  REQUIRE(status.ok());
+  REQUIRE(told == std::vector<size_t>{1, 2, 3});
+  REQUIRE_THAT(recorder->fallbacks_[0], Catch::Contains("lease") && Catch::Contains("EIO"));
 }
 
 TEST_CASE("A rank of a job that meets in a directory may die at any operation: the next launch goes on", "[sim]") {

@@ -25,7 +25,9 @@ const SweepOptions kAtOnce{.reader_grace_ns = 0};
 class StubbornTier : public MemoryTier {
  public:
   using MemoryTier::MemoryTier;
-  std::string kept;  // is not deleted
+  std::string kept;       // is not deleted
+  bool is_stale = false;  // and nothing is touched
+  absl::Status Touch(std::string_view name) override { return is_stale ? absl::UnavailableError("ESTALE") : MemoryTier::Touch(name); }
   absl::Status Delete(std::string_view name) override {
     return name == kept ? absl::PermissionDeniedError("not this one") : MemoryTier::Delete(name);
   }
@@ -180,6 +182,25 @@ TEST_CASE("A reader that is at work holds the files up, one that is gone or came
   reader.reset();
   REQUIRE(place.log.Sweep(place.incarnation, kAtOnce)->removed.size() == 3);
   REQUIRE(testing::NamesIn(place.tier, "readers").size() == 2);  // the dead one's and the later one's
+}
+
+TEST_CASE("A reader whose file cannot be touched tells so once until it can again", "[tier][retention]") {
+  Place place;
+  std::vector<absl::Status> told;
+  const ReaderLease lease(place.env, place.tier, [&](const absl::Status& why) { told.push_back(why); });
+  REQUIRE(lease.status().ok());
+  const auto pass = [&](bool stale, int64_t seconds) {
+    place.tier.is_stale = stale;
+    place.env.SleepNs(seconds * kSecondNs);
+  };
+  pass(true, 100);
+  REQUIRE(told.size() == 1);
+  REQUIRE(absl::IsUnavailable(told[0]));
+  pass(false, 100);
+  REQUIRE(told.size() == 1);
+  pass(true, 1000);
+  REQUIRE(told.size() == 2);
+  pass(false, 0);
 }
 
 TEST_CASE("Files of dead readers and probes go after a day, names that Lamina did not make stay", "[tier][retention]") {
