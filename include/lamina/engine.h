@@ -46,6 +46,12 @@ struct StoredBlob {
   std::string bytes;
 };
 
+// A step that a restore did not take, and why.
+struct PassedOver {
+  int64_t step = -1;  // -1: the log's newest record is damaged, so that it is not known what it committed
+  std::string reason;
+};
+
 // What a restore found.
 struct RestoreInfo {
   std::optional<int64_t> step;  // nullopt: the root holds no commit, and nothing was touched
@@ -54,6 +60,7 @@ struct RestoreInfo {
   Topology topology;            // of the job that saved
   std::vector<int64_t> line;    // steps of the line, newest first
   std::vector<StoredBlob> blobs;
+  std::vector<PassedOver> passed_over;  // in the order tried; the same on all ranks
 };
 
 // A restore under way. Used from one thread. Ends when Fill returned kDone or a status, or Fail was called.
@@ -64,7 +71,8 @@ class RestoreSession {
   virtual int64_t step() const = 0;
   virtual int32_t rank_count() const = 0;  // of the job that saved
   virtual const Topology& topology() const = 0;
-  virtual const std::vector<int64_t>& line() const = 0;  // steps of the line, newest first
+  virtual const std::vector<int64_t>& line() const = 0;            // steps of the line, newest first
+  virtual const std::vector<PassedOver>& passed_over() const = 0;  // so far, in the order tried; the same on all ranks
   virtual const std::vector<StoredTensor>& tensors() const = 0;
   virtual const std::vector<StoredBlob>& blobs() const = 0;
 

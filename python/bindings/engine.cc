@@ -105,6 +105,12 @@ class PySession {
     return list;
   }
 
+  py::list PassedOver() const {
+    py::list list;
+    for (const lamina::PassedOver& each : session_->passed_over()) list.append(py::make_tuple(each.step, TextToPython(each.reason)));
+    return list;
+  }
+
   py::list Blobs() const {
     py::list list;
     for (const StoredBlob& blob : session_->blobs()) list.append(py::make_tuple(TextToPython(blob.name), blob.rank, py::bytes(blob.bytes)));
@@ -249,6 +255,7 @@ void BindEngine(py::module_& module) {
       .def_property_readonly("rank_count", [](const PySession& session) { return session.get().rank_count(); })
       .def_property_readonly("topology", [](const PySession& session) { return session.get().topology(); })
       .def_property_readonly("line", [](const PySession& session) { return session.get().line(); })
+      .def("passed_over", &PySession::PassedOver)
       .def("tensors", &PySession::Tensors)
       .def("blobs", &PySession::Blobs)
       .def("fill", &PySession::Fill, "targets"_a)

@@ -47,6 +47,7 @@ def restore(
         source_topology=dict(session.topology),
         metadata=metadata,
         line=tuple(session.line),
+        passed_over=tuple(session.passed_over()),
     )
 
 

@@ -19,6 +19,8 @@ class RestoreInfo:
         source_topology: the mesh that saved it, axis name to size.
         metadata: what `save(metadata=...)` was given.
         line: the steps of the line, newest first.
+        passed_over: newer steps that were not taken, each with why: damage, or a hook's refusal; in the order tried, the same on all ranks.
+            The step is -1 where the log's newest record is damaged, so that it is not known what it committed.
     """
 
     step: int | None = None
@@ -28,6 +30,7 @@ class RestoreInfo:
     source_topology: Mapping[str, int] = dataclasses.field(default_factory=dict)
     metadata: Any = None
     line: tuple[int, ...] = ()
+    passed_over: tuple[tuple[int, str], ...] = ()
 
     def __bool__(self) -> bool:
         return self.step is not None

@@ -126,6 +126,7 @@ absl::StatusOr<RestoreInfo> EngineImpl::Restore(std::span<const TensorView> targ
     info.line = session->line();
     info.blobs = session->blobs();
     LAMINA_ASSIGN_OR_RETURN(const RestoreSession::Progress progress, session->Fill(targets));
+    info.passed_over = session->passed_over();
     if (progress == RestoreSession::Progress::kDone) return info;
   }
 }

@@ -149,6 +149,7 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
   patience.deadline_ns = LaterBy(patience.deadline_ns, (agreement_.IsLeader() ? 1 : 2) * kTellingNs);
   absl::Status verdict;
   size_t next = candidate_;  // moves on where the step is damaged
+  std::vector<PassedOver> refused;
   const auto lead = [&]() -> absl::Status {
     LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> votes, agreement_.HearAll(key, patience));
     absl::Status damage;
@@ -159,7 +160,7 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
     }
     if (damage.ok()) return leader_last ? FromRank(leader_last(), 0, what) : absl::OkStatus();
     if (wanted_step_.has_value()) return damage;
-    const size_t older = chooser_.NextAllowed(choice_.candidates, candidate_ + 1);
+    const size_t older = chooser_.NextAllowed(choice_.candidates, candidate_ + 1, refused);
     if (older == choice_.candidates.size()) return base::Annotate(damage, "no step of this root proves whole; the last one tried");
     next = older;
     return damage;
@@ -170,6 +171,7 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
     base::Writer writer;
     writer.PutText(EncodeStatus(verdict));
     writer.Put<uint64_t>(next);
+    Put(writer, refused);
     said = agreement_.Say(key + "/verdict", writer.Take());
   } else if (said.ok()) {
     absl::StatusOr<std::string> text = agreement_.Hear(key + "/verdict", 0, patience);
@@ -178,6 +180,7 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
       base::Reader reader(*text);
       verdict = DecodeStatus(reader.GetText());
       next = reader.Get<uint64_t>();
+      refused = GetPassedOver(reader);
       if (!reader.AtEnd() || next >= choice_.candidates.size())
         said = absl::InternalError("restore: rank 0 sent a verdict that cannot be read");
     }
@@ -188,7 +191,10 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
     Close();
     return verdict;
   }
-  Post(EventKind::kRestorePassedOver, choice_.candidates[candidate_].attempt.step, 0, std::string(verdict.message()));
+  const int64_t step = choice_.candidates[candidate_].attempt.step;
+  Post(EventKind::kRestorePassedOver, step, 0, std::string(verdict.message()));
+  choice_.passed_over.push_back({step, std::string(verdict.message())});
+  choice_.passed_over.insert(choice_.passed_over.end(), refused.begin(), refused.end());
   candidate_ = next;
   return Together::kOlder;
 }

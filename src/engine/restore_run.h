@@ -45,6 +45,7 @@ class RestoreRun final : public RestoreSession {
   int32_t rank_count() const override { return rank_count_; }
   const Topology& topology() const override { return topology_; }
   const std::vector<int64_t>& line() const override { return line_; }
+  const std::vector<PassedOver>& passed_over() const override { return choice_.passed_over; }
   const std::vector<StoredTensor>& tensors() const override { return tensors_; }
   const std::vector<StoredBlob>& blobs() const override { return blobs_; }
   absl::StatusOr<Progress> Fill(std::span<const TensorView> targets) override;

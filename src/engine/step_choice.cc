@@ -1,9 +1,9 @@
 #include "engine/step_choice.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/serial.h"
 #include "base/status.h"
 #include "engine/store.h"
 #include "tier/log.h"
@@ -37,6 +37,23 @@ format::StepEntry GetEntry(base::Reader& reader) {
 
 }  // namespace
 
+void Put(base::Writer& writer, const std::vector<PassedOver>& passed_over) {
+  writer.Put<uint64_t>(passed_over.size());
+  for (const PassedOver& each : passed_over) {
+    writer.Put(each.step);
+    writer.PutText(each.reason);
+  }
+}
+
+std::vector<PassedOver> GetPassedOver(base::Reader& reader) {
+  std::vector<PassedOver> passed_over(reader.GetCount(2 * sizeof(uint64_t)));
+  for (PassedOver& each : passed_over) {
+    each.step = reader.Get<int64_t>();
+    each.reason = reader.GetText();
+  }
+  return passed_over;
+}
+
 std::string Encode(const StepChoice& choice) {
   base::Writer writer;
   writer.Put(choice.store.store_id);
@@ -47,6 +64,7 @@ std::string Encode(const StepChoice& choice) {
   for (const format::StepEntry& entry : choice.candidates) PutEntry(writer, entry);
   writer.Put<uint64_t>(choice.line.size());
   for (const int64_t step : choice.line) writer.Put(step);
+  Put(writer, choice.passed_over);
   return writer.Take();
 }
 
@@ -61,6 +79,7 @@ absl::StatusOr<StepChoice> DecodeStepChoice(std::string_view text) {
   for (format::StepEntry& entry : choice.candidates) entry = GetEntry(reader);
   choice.line.resize(reader.GetCount(sizeof(int64_t)));
   for (int64_t& step : choice.line) step = reader.Get<int64_t>();
+  choice.passed_over = GetPassedOver(reader);
   if (!reader.AtEnd()) return absl::InternalError("restore: rank 0 sent a choice of step that cannot be read");
   return choice;
 }
@@ -87,9 +106,9 @@ absl::StatusOr<StepChoice> StepChooser::Choose() const {
   const std::string lost = tier::PassedOver(newest);
   // An empty root would have the job begin anew, over steps that are only out of sight.
   if (line.empty() && !lost.empty()) return NoStep(tier.Describe(), newest);
-  if (!lost.empty()) passed_over(-1, lost);
+  if (!lost.empty()) PassOver(-1, lost, choice.passed_over);
   choice.candidates.assign(line.begin(), line.begin() + static_cast<ptrdiff_t>(std::min(line.size(), kCandidatesMax)));
-  const size_t allowed = NextAllowed(choice.candidates, 0);
+  const size_t allowed = NextAllowed(choice.candidates, 0, choice.passed_over);
   if (!choice.candidates.empty() && allowed == choice.candidates.size()) {
     return absl::FailedPreconditionError(absl::StrCat("hooks refuse every step that there is to restore, the newest of them step ",
                                                       line.front().attempt.step, "; events and log have their reasons"));
@@ -98,13 +117,18 @@ absl::StatusOr<StepChoice> StepChooser::Choose() const {
   return choice;
 }
 
-size_t StepChooser::NextAllowed(const std::vector<format::StepEntry>& candidates, size_t next) const {
+size_t StepChooser::NextAllowed(const std::vector<format::StepEntry>& candidates, size_t next, std::vector<PassedOver>& passed_over) const {
   for (; verdicts != nullptr && next < candidates.size(); ++next) {
     const std::optional<std::string> refusal = verdicts->Refusal(hooks::VerdictKind::kMayRestore, candidates[next].attempt.step);
     if (!refusal.has_value()) break;
-    passed_over(candidates[next].attempt.step, *refusal);
+    PassOver(candidates[next].attempt.step, *refusal, passed_over);
   }
   return next;
+}
+
+void StepChooser::PassOver(int64_t step, std::string reason, std::vector<PassedOver>& passed_over) const {
+  tell(step, reason);
+  passed_over.push_back({step, std::move(reason)});
 }
 
 }  // namespace lamina::engine

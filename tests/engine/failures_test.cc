@@ -255,6 +255,13 @@ TEST_CASE("A damaged newest step is passed over by all ranks unless it was asked
   } else {
     Damage(FileOfStep(RootIn(scratch), 200, name));
   }
+  ThreadJob readers(RootIn(scratch), 3, [](Options& options) { options.mode = Mode::kRead; });
+  RequireOk(readers.Each([&](int32_t rank) -> absl::Status {
+    LAMINA_ASSIGN_OR_RETURN(const RestoreInfo info, readers.engine(rank).Restore(readers.state(rank).views()));
+    const bool told = info.step == 100 && info.passed_over.size() == 1 && info.passed_over[0].step == 200 &&
+                      info.passed_over[0].reason.find(name == "missing" ? "00001.pack" : name) != std::string::npos;
+    return told ? absl::OkStatus() : absl::InternalError(absl::StrCat("rank ", rank, " was not told why step 200 was passed over"));
+  }));
   ThreadJob job(RootIn(scratch), 3);
   for (const absl::Status& status : job.Restore(200)) {
     INFO(status);

@@ -188,6 +188,9 @@ class RestoreSession:
     def line(self) -> list[int]:
         return sorted((step for step in self.steps if step <= self.step), reverse=True)
 
+    def passed_over(self) -> list[tuple[int, str]]:
+        return [(step, "damaged") for step in sorted(self.steps, reverse=True) if step > self.step and step in self.damaged]
+
     def tensors(self) -> list[Any]:
         return [(name, dtype, shape, alias_of) for name, (dtype, shape, alias_of, _) in sorted(self.record["tensors"].items())]
 

@@ -160,6 +160,9 @@ def check(root: Path, changed: Files, caplog: pytest.LogCaptureFixture) -> None:
     assert same(resumed, found[info.step])
     if info.step != next(iter(LINE)):
         must_name(caplog.text, changed)
+        must_name(info.passed_over, changed)
+    newer = [step for step in LINE if step > info.step]
+    assert [step for step, _ in info.passed_over if step >= 0] in ([], newer)  # none where the log itself names an older head
 
 
 @pytest.mark.damages_roots

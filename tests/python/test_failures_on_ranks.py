@@ -154,7 +154,11 @@ def refusals_of_hooks(root: Path) -> None:
     with lamina.Checkpointer(root, hooks=[guard]) as ckpt:
         with told_within(20, StateError, "may_restore of step 3", "Guard"):
             ckpt.restore(state(), step=3)
-        assert ckpt.restore(state()).step == 1
+        info = ckpt.restore(state())
+        assert info.step == 1
+        ((step, reason),) = info.passed_over  # on all ranks, though rank 0 alone was asked
+        assert step == 3
+        assert "Guard" in reason
     assert guard.passed_over == ([3] if rank == 0 else [])
     assert [step["step"] for step in lamina.open(root).steps()] == [1]
 

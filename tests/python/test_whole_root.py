@@ -106,7 +106,10 @@ def test_a_damaged_newest_record_is_passed_over_aloud(root: Path, caplog: pytest
         lamina.open(root).load(2)
     caplog.clear()
     with lamina.Checkpointer(root) as ckpt:
-        assert ckpt.restore(dict(STATE)).step == 1
+        info = ckpt.restore(dict(STATE))
+    assert info.step == 1
+    ((step, reason),) = info.passed_over
+    assert (step, "'log/000000000004' is damaged in both copies" in reason) == (-1, True)
     assert "restore passed over: rank 0: 'log/000000000004' is damaged in both copies" in caplog.text
 
 
