@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from lamina import _core, doctor
 from lamina.difference import compare
+from lamina.doctor import GC_ABANDONED_S, GC_GRACE_S
 from lamina.errors import CorruptionError, Error, InvalidArgumentError, NotFoundError
 from lamina.options import root_path
 from lamina.store import Store, entry_bytes
@@ -23,7 +24,6 @@ _FINE: Final = 0
 _CHECK_FAILED: Final = 1
 _WRONG_USE: Final = 2
 _T = TypeVar("_T")
-_WEEK_S: Final = 7 * 86_400.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,8 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     gc = _command(commands, "gc", _gc, "ROOT[@STEP]", "drop steps (STEP alone, or by --keep and --abandoned) and remove what nothing needs")
     gc.add_argument("--dry-run", action="store_true", help="say what would go, and write nothing")
     gc.add_argument("--keep", type=int, metavar="N", help="drop steps of the line beyond the newest N, pinned ones apart")
-    gc.add_argument("--abandoned", type=float, default=_WEEK_S, metavar="S", help="drop steps that are off the line for S seconds (a week)")
-    gc.add_argument("--grace", type=float, default=600.0, metavar="S", help="files stay S seconds for readers that cannot register (600)")
+    gc.add_argument("--abandoned", type=float, default=GC_ABANDONED_S, metavar="S", help="drop steps off the line for S seconds (a week)")
+    gc.add_argument(
+        "--grace", type=float, default=GC_GRACE_S, metavar="S", help="files stay S seconds for readers that cannot register (600)"
+    )
     gc.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait up to S seconds for readers and grace (0)")
     pin = _command(commands, "pin", _pin, "ROOT@STEP", "keep a step, whatever retention says")
     pin.add_argument("--off", action="store_true", help="let it go again")

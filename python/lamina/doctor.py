@@ -17,6 +17,8 @@ from lamina.errors import CorruptionError, Error, InvalidArgumentError, NotFound
 from lamina.findings import Finding, Preflight, worst_first
 from lamina.mismatch import nearest
 
+GC_ABANDONED_S: Final = 7 * 24 * 3600.0  # what `lamina gc` does without options
+GC_GRACE_S: Final = 600.0
 _LEASE_S: Final = 60.0  # a trainer touches its lease each 10 s
 _READER_LEASE_S: Final = 120.0
 
@@ -109,6 +111,7 @@ def _root(root: str) -> tuple[Mapping[str, Any], list[Finding]]:
         damaged_record(state, root),
         readers(state),
         leftovers(state),
+        _unneeded(root),
     ]
 
 
@@ -164,6 +167,32 @@ def leftovers(state: Mapping[str, Any]) -> Finding:
     """What cut-off publications have left."""
     count = len(state["leftovers"])
     return Finding("leftovers", "ok", f"{count} hidden files; the next job removes those older than a day" if count else "none")
+
+
+def _unneeded(root: str) -> Finding:
+    try:
+        planned = _core.Collector(root).collect(None, 0, GC_ABANDONED_S, GC_GRACE_S, dry_run=True)
+    except Error as error:
+        advice = f"lamina verify {root}; until then files that nothing needs stay"
+        return Finding("unneeded", "warn", str(error), "a root of which it is known what is needed", advice)
+    return unneeded(planned, root)
+
+
+def unneeded(planned: Mapping[str, Any], root: str) -> Finding:
+    """What `lamina gc` would drop and remove: what dead jobs, failed saves and dropped steps have left."""
+    parts, advice = [], []
+    if planned["removed"]:
+        size = machine.size_text(sum(size for _, size in planned["removed"]))
+        parts.append(f"{len(planned['removed'])} files, {size}, that nothing needs")
+    if planned["dropped"]:
+        parts.append(f"{len(planned['dropped'])} steps that are off the line for a week")
+    if parts:
+        advice.append(f"lamina gc {root} removes them" + ("" if planned["dropped"] else ", and so does the next job that starts"))
+    if planned["waiting"]:
+        size = machine.size_text(sum(step["bytes"] for step in planned["waiting"]))
+        parts.append(f"{len(planned['waiting'])} dropped steps, {size}, that stay for readers")
+        advice.append("a later gc or the trainer removes what stays")
+    return Finding("unneeded", "ok", "; ".join(parts) or "no file", "", "; ".join(advice))
 
 
 def _text(path: str) -> str:

@@ -200,6 +200,32 @@ def test_failures_come_first_and_make_the_exit_code(tmp_path: Path, capsys: pyte
     assert set(found["findings"][0]) == {field.name for field in dataclasses.fields(Finding)}
 
 
+def test_files_that_nothing_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "root"
+    for step in (1, 2):
+        with lamina.Checkpointer(root, run_id="same") as ckpt:
+            ckpt.restore({"w": torch.ones(4)})
+            ckpt.save(step, {"w": torch.ones(4)}).wait()
+    assert "unneeded       no file" in run(capsys, str(root))[1]
+    killed = root / "steps/000000000009/1-9"  # as the first job would have left it
+    killed.mkdir(parents=True)
+    (killed / "00000.pack").write_bytes(bytes(5000))
+    (killed / "notes").write_bytes(b"not ours")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    code, text = run(capsys, str(root))
+    assert (code, f"1 files, 5.0 kB, that nothing needs; lamina gc {root} removes them" in text) == (0, True), text
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert cli.main(["gc", str(root)]) == 0
+    assert [path.name for path in killed.iterdir()] == ["notes"]
+    capsys.readouterr()
+    assert "unneeded       no file" in run(capsys, str(root))[1]
+    assert cli.main(["gc", f"{root}@1"]) == 0
+    capsys.readouterr()
+    text = run(capsys, str(root))[1]
+    assert "1 dropped steps" in text
+    assert "that stay for readers" in text
+
+
 @pytest.mark.damages_roots
 def test_damaged_roots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
