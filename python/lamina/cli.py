@@ -70,9 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     gc.add_argument("--dry-run", action="store_true", help="say what would go, and write nothing")
     gc.add_argument("--keep", type=int, metavar="N", help="drop steps of the line beyond the newest N, pinned ones apart")
     gc.add_argument("--abandoned", type=float, default=GC_ABANDONED_S, metavar="S", help="drop steps off the line for S seconds (a week)")
-    gc.add_argument(
-        "--grace", type=float, default=GC_GRACE_S, metavar="S", help="files stay S seconds for readers that cannot register (600)"
-    )
+    gc.add_argument("--grace", type=float, default=GC_GRACE_S, metavar="S", help="files stay S seconds for unregistered readers (600)")
     gc.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait up to S seconds for readers and grace (0)")
     pin = _command(commands, "pin", _pin, "ROOT@STEP", "keep a step, whatever retention says")
     pin.add_argument("--off", action="store_true", help="let it go again")
