@@ -417,10 +417,8 @@ def _boxes(tensor: Facts) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     rank, coordinates = len(tensor["shape"]), [int(c) for c in tensor["coordinates"]]
     expected = 0 if tensor["alias_of"] else 2 * rank * len(tensor["places"])
     check(len(coordinates) == expected, f"{tensor['name']!r} has {len(coordinates)} coordinates, not {expected}")
-    return [
-        (tuple(coordinates[2 * rank * box :][:rank]), tuple(coordinates[2 * rank * box + rank :][:rank]))
-        for box in range(len(tensor["places"]))
-    ]
+    begins = [2 * rank * box for box in range(len(tensor["places"]))]
+    return [(tuple(coordinates[at : at + rank]), tuple(coordinates[at + rank : at + 2 * rank])) for at in begins]
 
 
 def _assemble(shape: tuple[int, ...], element_bytes: int, parts: list[Any], where: str) -> bytes:
