@@ -113,7 +113,8 @@ absl::StatusOr<std::set<AttemptId>> Sweeper::AttemptsThere() {
   return attempts;
 }
 
-// A step may go when the readers that were there when it was seen to be dropped are gone, and the others have had their time of grace.
+// A step may go when its time of grace is over and the readers that were there at the first look from then on are gone. Whoever registered
+// before the drop is among these: by then also a network file system shows its file.
 absl::Status Sweeper::AddDropped(const LogRecord& newest, const SweepOptions& options, const DroppedFor& dropped_for,
                                  std::set<AttemptId>& attempts, SweepReport& report) {
   const std::set<AttemptId> swept = swept_->attempts();
@@ -136,11 +137,13 @@ absl::Status Sweeper::AddDropped(const LogRecord& newest, const SweepOptions& op
     auto before = readers_.find(step.attempt);
     if (before == readers_.end()) {
       LAMINA_ASSIGN_OR_RETURN(const int64_t age_ns, dropped_for(step, now_ns, options.reader_grace_ns));
-      before = readers_.emplace(step.attempt, Readers{now_ns - age_ns, present}).first;
+      before = readers_.emplace(step.attempt, Readers{now_ns - age_ns, {}}).first;
     }
-    std::set<std::string>& names = before->second.names;
-    std::erase_if(names, [&](const std::string& name) { return !present.contains(name); });
     const int64_t grace_left_ns = std::max<int64_t>(0, options.reader_grace_ns - (now_ns - before->second.dropped_ns));
+    std::set<std::string>& names = before->second.names;
+    if (!before->second.complete) names = present;
+    before->second.complete = before->second.complete || grace_left_ns == 0;
+    std::erase_if(names, [&](const std::string& name) { return !present.contains(name); });
     if (names.empty() && grace_left_ns == 0) {
       attempts.insert(step.attempt);
     } else {

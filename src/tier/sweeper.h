@@ -66,10 +66,11 @@ class Sweeper {
   const std::shared_ptr<Swept>& swept() const { return swept_; }
 
  private:
-  // Readers that registered before a step was seen to be dropped.
+  // Readers for whom a dropped step's files stay.
   struct Readers {
     int64_t dropped_ns = 0;  // by the store's clock
     std::set<std::string> names;
+    bool complete = false;  // the list was made when the time of grace was over
   };
 
   absl::StatusOr<std::set<format::AttemptId>> Candidates(const format::LogRecord& newest, const SweepOptions& options,

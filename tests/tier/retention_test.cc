@@ -3,8 +3,10 @@
 #include <memory>
 
 #include "env/sim_env.h"
+#include "testing/direct_queue.h"
 #include "testing/tier_suite.h"
 #include "testing/tiny_save.h"
+#include "tier/file_tier.h"
 #include "tier/log.h"
 #include "tier/memory_tier.h"
 #include "tier/reader_lease.h"
@@ -20,6 +22,7 @@ using testing::SaveTiny;
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kDayNs = 86'400 * kSecondNs;
+constexpr char kRoot[] = "/ckpt/run";
 const SweepOptions kAtOnce{.reader_grace_ns = 0};
 
 class StubbornTier : public MemoryTier {
@@ -60,6 +63,24 @@ struct Place {
   }
   // By a process that has just begun.
   SweepReport Sweep(const SweepOptions& options = {}) { return Log(env, tier).Sweep(incarnation, options).value(); }
+};
+
+// The same on simulated files.
+struct FilePlace {
+  explicit FilePlace(env::SimWorld& world) : env(world.NewProcess("process")) {}
+
+  env::SimProcess& env;
+  testing::DirectQueue queue;
+  FileTier tier{env, kRoot, queue};
+  Log log{env, tier};
+  format::StoreHeader store = log.CreateOrReadStore().value();
+  uint64_t incarnation = log.Claim({.run_id = {}, .takeover = true}).value().number;
+
+  void Save(std::initializer_list<int64_t> steps) {
+    uint64_t head = 0;
+    uint32_t attempts = 0;
+    for (const int64_t step : steps) head = SaveTiny(tier, log, store, {step, incarnation, attempts++}, head).value();
+  }
 };
 
 using Steps = std::vector<int64_t>;
@@ -201,6 +222,32 @@ TEST_CASE("A reader whose file cannot be touched tells so once until it can agai
   pass(true, 1000);
   REQUIRE(told.size() == 2);
   pass(false, 0);
+}
+
+TEST_CASE("A reader whose file a network file system does not show yet holds the files up once the time of grace is over",
+          "[tier][retention]") {
+  env::SimWorld world({.stale_ns = 3 * kSecondNs});
+  FilePlace place(world);
+  place.Save({100, 200});
+  place.env.SleepNs(5 * kSecondNs);
+  env::SimProcess& other = world.NewProcess("other");
+  testing::DirectQueue queue;
+  FileTier tier(other, kRoot, queue);
+  auto reader = std::make_unique<ReaderLease>(other, tier);
+  REQUIRE(reader->status().ok());
+  REQUIRE(place.log.Retain({.keep = 1}, "test", place.incarnation)->size() == 1);
+  const SweepOptions options{.reader_grace_ns = 10 * kSecondNs};
+  SweepReport report = place.log.Sweep(place.incarnation, options).value();
+  REQUIRE(report.waiting.size() == 1);
+  REQUIRE(report.waiting[0].readers.empty());
+  place.env.SleepNs(11 * kSecondNs);
+  report = place.log.Sweep(place.incarnation, options).value();
+  REQUIRE(report.removed.empty());
+  REQUIRE(report.waiting[0].readers.size() == 1);
+  const ReaderLease later(other, tier);
+  reader.reset();
+  place.env.SleepNs(5 * kSecondNs);
+  REQUIRE(place.log.Sweep(place.incarnation, options)->removed.size() == 3);
 }
 
 TEST_CASE("Files of dead readers and probes go after a day, names that Lamina did not make stay", "[tier][retention]") {
