@@ -229,14 +229,16 @@ absl::Status FileTier::SettleNames(std::string_view prefix) {
 absl::StatusOr<int64_t> FileTier::RemoveLeftovers(std::string_view prefix, int64_t age_ns) {
   LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
   const std::string directory = PathOf(prefix);
-  LAMINA_ASSIGN_OR_RETURN(const std::vector<env::DirectoryEntry> entries, files_.List(directory));
+  const absl::StatusOr<std::vector<env::DirectoryEntry>> entries = files_.List(directory);
+  if (absl::IsNotFound(entries.status())) return 0;
+  LAMINA_RETURN_IF_ERROR(entries.status());
   // A new file's time is the present by the server's clock.
   LAMINA_ASSIGN_OR_RETURN(const std::string probe, WriteTemporary(directory, ""));
   const absl::StatusOr<env::FileInfo> now = files_.Stat(probe);
   LAMINA_RETURN_IF_ERROR(files_.Unlink(probe));
   LAMINA_RETURN_IF_ERROR(now.status());
   int64_t removed = 0;
-  for (const env::DirectoryEntry& entry : entries) {
+  for (const env::DirectoryEntry& entry : *entries) {
     if (entry.kind != env::FileKind::kFile || !IsTemporary(entry.name)) continue;
     const std::string path = JoinName(directory, entry.name);
     const absl::StatusOr<env::FileInfo> info = files_.Stat(path);

@@ -266,7 +266,7 @@ absl::Status Sweeper::Tidy(const LogRecord& newest, const SweepOptions& options,
   for (const std::string_view prefix : {format::kReadersPrefix, format::kProbePrefix}) {
     LAMINA_RETURN_IF_ERROR(RemoveOldNonces(prefix, options, report));
   }
-  for (const std::string_view prefix : {std::string_view(), format::kLogPrefix}) {
+  for (const std::string_view prefix : {std::string_view(), format::kLogPrefix, format::kProbePrefix}) {
     LAMINA_RETURN_IF_ERROR(tier_.RemoveLeftovers(prefix, kLeftoverAgeNs).status());
   }
   return absl::OkStatus();

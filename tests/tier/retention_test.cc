@@ -250,6 +250,18 @@ TEST_CASE("A reader whose file a network file system does not show yet holds the
   REQUIRE(place.log.Sweep(place.incarnation, options)->removed.size() == 3);
 }
 
+TEST_CASE("What a process that died left of a probe goes after a day", "[tier][retention]") {
+  env::SimWorld world({});
+  FilePlace place(world);
+  const std::string leftover = std::string(kRoot) + "/probe/.tmp-0123456789abcdef";
+  REQUIRE(place.env.files().CreateNew(leftover).ok());
+  REQUIRE(Log(place.env, place.tier).Sweep(place.incarnation).ok());
+  REQUIRE(world.Files().contains(leftover));
+  place.env.SleepNs(kDayNs);
+  REQUIRE(Log(place.env, place.tier).Sweep(place.incarnation).ok());
+  REQUIRE(!world.Files().contains(leftover));
+}
+
 TEST_CASE("Files of dead readers and probes go after a day, names that Lamina did not make stay", "[tier][retention]") {
   Place place;
   for (const std::string_view name : {"readers/0123456789abcdef", "probe/0123456789abcdef", "readers/notes", "probe/0123456789ABCDEF"}) {
