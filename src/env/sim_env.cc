@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "env/sim_file_system.h"
 
 namespace lamina::env {
@@ -169,6 +170,13 @@ void SimWorld::Reboot() {
 void SimWorld::Pause(SimProcess& process) { process.life_.paused = true; }
 
 void SimWorld::Resume(SimProcess& process) { process.life_.paused = false; }
+
+absl::StatusOr<std::string> SimWorld::ReadFile(const std::string& path) {
+  LAMINA_ASSIGN_OR_RETURN(const SimDisk::InodePtr inode, disk_.Open({}, path));
+  std::string bytes(static_cast<size_t>(disk_.Size(*inode)), '\0');
+  disk_.Read(*inode, 0, std::as_writable_bytes(std::span<char>(bytes)));
+  return bytes;
+}
 
 int64_t SimWorld::WallNs() const { return kWallOriginNs + scheduler_.now_ns(); }
 

@@ -162,9 +162,12 @@ class SimWorld {
   int64_t op_count() const { return op_count_; }
   bool power_was_cut() const { return power_was_cut_; }  // since the last Reboot
   int64_t now_ns() const { return scheduler_.now_ns(); }
+  int64_t WallNs() const;                                                     // of the file server
   uint64_t trace_hash() const { return trace_hash_; }                         // of every operation: task, name, arguments, result
   std::map<std::string, std::string> Files() const { return disk_.Files(); }  // every file as it is seen now, by path
   std::vector<std::string> Names(const std::string& directory) { return disk_.Names(directory); }  // in it now; none when it is not there
+  absl::StatusOr<std::string> ReadFile(const std::string& path);                                   // one of Files()
+  absl::StatusOr<FileInfo> Stat(const std::string& path) { return disk_.Stat({}, path); }
   absl::Status CorruptByte(const std::string& path, int64_t offset) { return disk_.CorruptByte(path, offset); }
   absl::Status MakeLink(const std::string& target, const std::string& path) { return disk_.MakeLink({}, target, path); }
   void MakeDurable() { disk_.MakeDurable(); }  // all that is there now
@@ -190,7 +193,6 @@ class SimWorld {
   bool Wait(SimProcess& process, int64_t duration_ns);
   SimFault FaultFor(std::string_view what, std::string_view path);
   void Trace(uint64_t value) { trace_hash_ = SimRandom::Mix(trace_hash_ ^ value); }
-  int64_t WallNs() const;
   SimProcess& Caller(SimProcess& owner);
   uint64_t NextSeed(uint64_t kind) { return SimRandom::Mix(options_.seed * 8 + kind); }
 

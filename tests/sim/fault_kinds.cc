@@ -18,6 +18,8 @@ constexpr FaultKindInfo kFaultKinds[] = {
     {FaultKind::kPause, "pause", "a rank sleeps, and wakes when the others are done, or in a later launch"},
     {FaultKind::kPauseLeader, "pause-leader", "rank 0 does"},
     {FaultKind::kPauseJob, "pause-job", "the whole job does, while it is launched anew"},
+    {FaultKind::kPauseReader, "pause-reader", "who reads beside the job does"},
+    {FaultKind::kPauseGc, "pause-gc", "gc does, while it drops and deletes"},
     {FaultKind::kDeadPeer, "dead-peer", "a rank never comes"},
     {FaultKind::kLatePeer, "late-peer", "a rank comes seconds late to each of its calls"},
     {FaultKind::kSlowPeer, "slow-peer", "a rank's file operations take long"},

@@ -17,6 +17,8 @@ enum class FaultKind {
   kPause,
   kPauseLeader,
   kPauseJob,
+  kPauseReader,
+  kPauseGc,
   kDeadPeer,
   kLatePeer,
   kSlowPeer,

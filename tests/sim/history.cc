@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "env/sim_env.h"
+#include "sim/bystander.h"
 #include "sim/history_check.h"
 #include "sim/history_job.h"
 #include "sim/random_layout.h"
@@ -39,19 +40,27 @@ constexpr FaultKind kOfTheWorld[] = {FaultKind::kShortWrites, FaultKind::kLatenc
 
 bool IsOfTheWorld(FaultKind kind) { return std::find(std::begin(kOfTheWorld), std::end(kOfTheWorld), kind) != std::end(kOfTheWorld); }
 
+std::string Names(const std::set<FaultKind>& kinds) {
+  return absl::StrJoin(kinds, ", ", [](std::string* out, FaultKind kind) { out->append(NameOf(kind)); });
+}
+
 class History {
  public:
   History(const HistoryOptions& options, env::SimThreads& threads)
       : options_(options),
         random_(options.seed * 2 + 1),
         world_kinds_(DrawWorldKinds()),
+        check_(world_, jobs_),
         world_(WorldOptions(threads)),
         tensors_(RandomTensors(random_)),
-        check_(world_, jobs_) {
+        retention_(DrawRetention()) {
+    check_.SetGraces(static_cast<int64_t>(retention_.gc_grace_s * 1e9), static_cast<int64_t>(retention_.abandoned_grace_s * 1e9));
     world_.set_on_op([this](const env::SimOp& op) { OnOp(op); });
   }
 
   HistoryOutcome Run() {
+    Tell(absl::StrCat("throughout: ", Names(world_kinds_), "; gc_grace_s ", retention_.gc_grace_s, ", abandoned_grace_s ",
+                      retention_.abandoned_grace_s));
     absl::Status status;
     while (status.ok() && saves_left_ > 0) status = Act();
     if (status.ok()) status = End();
@@ -62,6 +71,7 @@ class History {
     outcome_.simulated_s = static_cast<double>(world_.now_ns()) / 1e9;
     outcome_.commit_count = check_.commit_count();
     outcome_.restore_count = check_.restore_count();
+    check_.CountDeletions(outcome_.drop_count, outcome_.deletion_count, outcome_.read_count, outcome_.late_read_count);
     return std::move(outcome_);
   }
 
@@ -74,6 +84,13 @@ class History {
     std::string_view part = {};
     int64_t left = 0;
     std::function<void()> fire;
+  };
+
+  // What holds for everybody who deletes in this history, and how likely a launch has `keep`.
+  struct Retention {
+    double gc_grace_s = 600;
+    double abandoned_grace_s = 604800;
+    double keep_chance = 0;
   };
 
   // ---- Drawing.
@@ -100,6 +117,26 @@ class History {
   }
 
   bool Has(FaultKind kind) const { return world_kinds_.contains(kind); }
+  bool IsStale() const { return Has(FaultKind::kStaleNames) || Has(FaultKind::kStaleLists); }
+
+  // The grace is longer than names may be stale.
+  Retention DrawRetention() {
+    constexpr double kGraces[] = {0, 0, 5, 600};
+    constexpr double kStaleGraces[] = {10, 10, 30, 600};
+    constexpr double kAbandoned[] = {0, 20, 604800};
+    Retention retention;
+    retention.gc_grace_s = (IsStale() ? kStaleGraces : kGraces)[random_.Below(4)];
+    retention.abandoned_grace_s = kAbandoned[random_.Below(3)];
+    retention.keep_chance = random_.Chance(0.6) ? 0.7 : 0;
+    return retention;
+  }
+  void SetRetention(Script& script) {
+    script.gc_grace_s = retention_.gc_grace_s;
+    script.abandoned_grace_s = retention_.abandoned_grace_s;
+    if (random_.Chance(retention_.keep_chance)) script.keep = static_cast<int32_t>(1 + random_.Below(3));
+  }
+  // Mostly at once; at times so long that a lease must be renewed meanwhile.
+  int64_t DrawLinger() { return random_.Chance(0.6) ? 0 : random_.Below(random_.Chance(0.5) ? 10 * kSecondNs : 300 * kSecondNs); }
 
   std::set<FaultKind> DrawWeather() {
     std::vector<FaultKind> kinds;
@@ -119,11 +156,13 @@ class History {
     Script script;
     script.run_id = random_.Chance(0.7) ? "run" : absl::StrCat("run", jobs_.size());
     script.takeover = random_.Chance(0.7);
-    if (world_kinds_.contains(FaultKind::kStaleNames) || world_kinds_.contains(FaultKind::kStaleLists)) script.restore_retry_s = 8;
+    if (IsStale()) script.restore_retry_s = 8;
+    SetRetention(script);
     script.late_copies = Has(FaultKind::kLateCopies);
     script.abandons = random_.Chance(0.1);
     script.layouts.push_back(RandomLayout(random_, tensors_, rank_count));
     Action restore{.kind = Action::Kind::kRestore};
+    if (random_.Chance(0.2)) restore.linger_ns = DrawLinger();
     const std::vector<int64_t> known = check_.KnownSteps();
     if (!known.empty() && random_.Chance(0.15)) restore.step = known[static_cast<size_t>(random_.Below(std::ssize(known)))];
     script.actions.push_back(restore);
@@ -153,27 +192,58 @@ class History {
     const int64_t first_host = random_.Below(2);
     jobs_.push_back(std::make_unique<HistoryJob>(
         world_, std::ssize(jobs_) + 1, rank_count, std::move(script),
-        [&](int32_t rank) { return absl::StrCat("host", first_host + rank / ranks_per_host); }, [this] { return check_.RecordCount(); }));
+        [&](int32_t rank) { return absl::StrCat("host", first_host + rank / ranks_per_host); },
+        [this](const SimProcess& leader) { return check_.Look(leader); }));
     return *jobs_.back();
   }
 
   int32_t DrawRankCount() { return static_cast<int32_t>(1 + random_.Below(options_.rank_count_max)); }
 
-  void LaunchReaders() {
-    if (random_.Chance(0.2)) {
+  // Beside the job: others that read, and gc. Those that a kind of fault is about are there for certain.
+  void LaunchBystanders(const std::set<FaultKind>& weather) {
+    readers_.clear();
+    collecting_.reset();
+    check_.BeginLaunch();
+    const bool must_read = weather.contains(FaultKind::kPauseReader);
+    if (random_.Chance(must_read ? 0.5 : 0.2)) {
       Script script{.mode = Mode::kRead, .late_copies = Has(FaultKind::kLateCopies)};
       const int32_t rank_count = DrawRankCount();
       script.layouts.push_back(RandomLayout(random_, tensors_, rank_count));
       script.restore_retry_s = 8;
       script.actions.push_back({.kind = Action::Kind::kSleep, .sleep_ns = random_.Below(2 * kSecondNs)});
-      script.actions.push_back({.kind = Action::Kind::kRestore});
+      script.actions.push_back({.kind = Action::Kind::kRestore, .linger_ns = DrawLinger()});
       Tell(absl::StrCat("beside it job ", jobs_.size() + 1, " reads on ", rank_count, " ranks"));
-      Launch(rank_count, std::move(script));
+      readers_.push_back(&Launch(rank_count, std::move(script)).process(0));
     }
-    if (random_.Chance(0.2)) {
-      Tell("beside it a reader looks at all steps");
-      check_.StartReader("reader", random_.Below(2 * kSecondNs));
+    if (must_read || random_.Chance(0.2)) {
+      const ReaderPlan plan{
+          .delay_ns = random_.Below(2 * kSecondNs), .linger_ns = DrawLinger(), .may_write = must_read || random_.Chance(0.8)};
+      Tell(absl::StrCat("beside it a reader ", plan.may_write ? "" : "without write access ", "looks at all steps, and lingers for ",
+                        plan.linger_ns / kMillisecondNs, " ms"));
+      const auto reading = StartReader(world_, absl::StrCat("reader", ++reader_count_), plan,
+                                       [this](const SimProcess& reader) { return check_.Look(reader); });
+      check_.Add(reading);
+      readers_.push_back(reading->process);
     }
+    if (weather.contains(FaultKind::kPauseGc) || random_.Chance(must_read ? 0.7 : 0.25)) LaunchGc();
+  }
+
+  void LaunchGc() {
+    constexpr GcPlan::Kind kKinds[] = {GcPlan::Kind::kRetire,   GcPlan::Kind::kRetire,   GcPlan::Kind::kRetire, GcPlan::Kind::kDropStep,
+                                       GcPlan::Kind::kDropStep, GcPlan::Kind::kDropStep, GcPlan::Kind::kPin,    GcPlan::Kind::kLetGo};
+    GcPlan plan{.kind = kKinds[random_.Below(std::ssize(kKinds))]};
+    plan.delay_ns = random_.Below(random_.Chance(0.7) ? 2 * kSecondNs : 100 * kSecondNs);
+    plan.rounds = 1 + random_.Below(3);
+    plan.between_ns = random_.Below(random_.Chance(0.5) ? 10 * kSecondNs : 200 * kSecondNs);
+    plan.keep = static_cast<int32_t>(random_.Below(4));
+    plan.gc_grace_s = retention_.gc_grace_s;
+    plan.abandoned_grace_s = retention_.abandoned_grace_s;
+    plan.pick = random_.Next();
+    plan.dry_run = random_.Chance(0.1);
+    constexpr const char* kNames[] = {"retires steps", "drops a step", "pins a step", "lets a step go"};
+    Tell(absl::StrCat("beside it gc ", kNames[static_cast<size_t>(plan.kind)], plan.dry_run ? ", dry" : ""));
+    collecting_ = StartGc(world_, absl::StrCat("gc", ++gc_count_), plan);
+    check_.Add(collecting_);
   }
 
   absl::Status Act() {
@@ -189,11 +259,12 @@ class History {
     const int64_t job_count = weather.contains(FaultKind::kRival) ? 2 : 1;
     Script rival;
     if (job_count > 1) rival = DrawScript(rank_count, save_count);
+    const int32_t script_keep = script.keep;
     HistoryJob& job = Launch(rank_count, std::move(script));
-    Tell(absl::StrCat("launch ", jobs_.size(), ": ", rank_count, " ranks, ", save_count, " saves; weather: ",
-                      absl::StrJoin(weather, ", ", [](std::string* out, FaultKind kind) { out->append(NameOf(kind)); })));
+    Tell(absl::StrCat("launch ", jobs_.size(), ": ", rank_count, " ranks, ", save_count, " saves; weather: ", Names(weather),
+                      script_keep > 0 ? absl::StrCat("; keep ", script_keep) : ""));
     if (job_count > 1) Launch(rank_count, std::move(rival));
-    LaunchReaders();
+    LaunchBystanders(weather);
     for (const FaultKind kind : weather) {
       ++outcome_.faults[kind];
       Befall(kind, job);
@@ -201,19 +272,23 @@ class History {
     const bool woken = PlanWakings();
     disturbed_ = !weather.empty() || woken;
     LAMINA_RETURN_IF_ERROR(RunWorld());
-    for (SimProcess* process : AsleepIn(job)) sleepers_.push_back(process);
+    for (SimProcess* process : AsleepIn(job.processes())) sleepers_.push_back(process);
+    for (SimProcess* process : AsleepIn(readers_)) sleepers_.push_back(process);
+    if (collecting_ != nullptr && collecting_->process->paused() && !collecting_->process->dead())
+      sleepers_.push_back(collecting_->process);
     if (options_.faults.contains(FaultKind::kPowerCut) && random_.Chance(0.15)) {
       Tell("once all is quiet the power is cut");
       world_.PowerCut();
     }
     if (world_.power_was_cut()) {
       world_.Reboot();
+      check_.Reboot();
       sleepers_.clear();
     }
     CalmDown();
     if (!sleepers_.empty() && random_.Chance(0.4)) LAMINA_RETURN_IF_ERROR(WakeAll());
     LAMINA_RETURN_IF_ERROR(Checked());
-    return disturbed_ ? absl::OkStatus() : RequireAllOk(job);
+    return disturbed_ ? absl::OkStatus() : check_.Undisturbed(job);
   }
 
   // ---- What goes wrong.
@@ -238,6 +313,10 @@ class History {
               for (SimProcess* other : job.processes()) world_.Pause(*other);
             },
             &job.process(0));
+      case FaultKind::kPauseReader:
+        return PauseBystander(*readers_[static_cast<size_t>(random_.Below(std::ssize(readers_)))]);
+      case FaultKind::kPauseGc:
+        return PauseBystander(*collecting_->process);
       case FaultKind::kDeadPeer:
         return world_.Kill(process);
       case FaultKind::kSlowPeer:
@@ -318,6 +397,7 @@ class History {
   }
 
   void OnOp(const env::SimOp& op) {
+    check_.OnOp(op);
     for (size_t i = 0; i < triggers_.size();) {
       Trigger& trigger = triggers_[i];
       const bool named = op.what.find(trigger.part) != std::string_view::npos || op.path.find(trigger.part) != std::string_view::npos;
@@ -332,6 +412,15 @@ class History {
     }
   }
 
+  // Where readers, the log and what is deleted meet. Half of them wake in the same launch.
+  void PauseBystander(SimProcess& process) {
+    Trigger trigger{.op = world_.op_count(), .process = &process, .fire = [this, &process] { world_.Pause(process); }};
+    trigger.part = OneOf({"/readers", "/readers", "/readers", "/log", "/log", "/steps", "unlink", "sleep"});
+    trigger.left = random_.Below(8);
+    triggers_.push_back(std::move(trigger));
+    if (random_.Chance(0.5)) At([this, &process] { world_.Resume(process); });
+  }
+
   void CalmDown() {
     triggers_.clear();
     world_.ClearFaults();
@@ -341,9 +430,9 @@ class History {
 
   // ---- Sleepers: processes of earlier launches that wake when nobody expects them.
 
-  static std::vector<SimProcess*> AsleepIn(const HistoryJob& job) {
+  static std::vector<SimProcess*> AsleepIn(const std::vector<SimProcess*>& processes) {
     std::vector<SimProcess*> asleep;
-    for (SimProcess* process : job.processes()) {
+    for (SimProcess* process : processes) {
       if (process->paused() && !process->dead()) asleep.push_back(process);
     }
     return asleep;
@@ -378,11 +467,6 @@ class History {
     return absl::OkStatus();
   }
 
-  absl::Status RequireAllOk(const HistoryJob& job) {
-    if (check_.damaged()) return check_.RestoredDespiteDamage(job);
-    return job.AllOk() ? absl::OkStatus() : absl::InternalError("nothing disturbed this launch, and it failed");
-  }
-
   absl::Status Checked() {
     if (options_.tell) {
       for (size_t i = told_jobs_; i < jobs_.size(); ++i) Tell(jobs_[i]->Describe());
@@ -405,21 +489,26 @@ class History {
     const auto launch = [&](std::vector<Action> actions) -> absl::Status {
       const int32_t rank_count = DrawRankCount();
       Script script{.run_id = "run", .takeover = true, .restore_retry_s = 8, .late_copies = Has(FaultKind::kLateCopies)};
+      SetRetention(script);
+      check_.BeginLaunch();
       script.layouts.push_back(RandomLayout(random_, tensors_, rank_count));
       script.actions = std::move(actions);
       HistoryJob& job = Launch(rank_count, std::move(script));
       Tell(absl::StrCat("launch ", jobs_.size(), ": ", rank_count, " ranks, in fair weather"));
       LAMINA_RETURN_IF_ERROR(RunWorld());
       LAMINA_RETURN_IF_ERROR(Checked());
-      return RequireAllOk(job);
+      return check_.Undisturbed(job);
     };
-    // The second save's sweep comes when the grace of readers is over.
+    // The last one's claim finds what was dropped before it; the next sweep, a minute later, finds its restore at its end.
     LAMINA_RETURN_IF_ERROR(launch({{.kind = Action::Kind::kRestore},
                                    {.kind = Action::Kind::kSave, .rise = 1, .life = ++life_count_},
                                    {.kind = Action::Kind::kSettle},
                                    {.kind = Action::Kind::kSleep, .sleep_ns = kHourNs},
                                    {.kind = Action::Kind::kSave, .rise = 1, .life = ++life_count_}}));
-    LAMINA_RETURN_IF_ERROR(launch({{.kind = Action::Kind::kRestore}}));
+    world_.NewProcess("clock").SleepNs(kHourNs);
+    LAMINA_RETURN_IF_ERROR(
+        launch({{.kind = Action::Kind::kRestore},
+                {.kind = Action::Kind::kSleep, .sleep_ns = static_cast<int64_t>(retention_.gc_grace_s + 200) * kSecondNs}}));
     return check_.NothingLeft();
   }
 
@@ -430,15 +519,21 @@ class History {
   const HistoryOptions options_;
   SimRandom random_;
   const std::set<FaultKind> world_kinds_;
-  env::SimWorld world_;
-  const std::vector<StoredTensor> tensors_;
+  // Before the world: what its tasks tell as they unwind ends here.
   std::deque<std::unique_ptr<HistoryJob>> jobs_;
   HistoryCheck check_;
+  env::SimWorld world_;
+  const std::vector<StoredTensor> tensors_;
+  const Retention retention_;
   HistoryOutcome outcome_;
   int64_t saves_left_ = options_.save_count;
   int64_t life_count_ = 0;
   std::deque<Trigger> triggers_;
   std::vector<SimProcess*> sleepers_;
+  std::vector<SimProcess*> readers_;  // of the present launch: the leader of the job that reads, the reader
+  std::shared_ptr<Collecting> collecting_;
+  int64_t reader_count_ = 0;
+  int64_t gc_count_ = 0;
   bool disturbed_ = false;
   size_t told_jobs_ = 0;
 };

@@ -29,6 +29,10 @@ struct HistoryOutcome {
   int64_t launch_count = 0;
   int64_t commit_count = 0;
   int64_t restore_count = 0;            // that a rank was told of, with a step in it
+  int64_t drop_count = 0;               // steps that left the log by a drop
+  int64_t deletion_count = 0;           // files of steps
+  int64_t read_count = 0;               // steps that readers beside the jobs read whole
+  int64_t late_read_count = 0;          // that were gone while they read
   std::map<FaultKind, int64_t> faults;  // launches that each was planned for
   double simulated_s = 0;
   std::string story;

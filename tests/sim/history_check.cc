@@ -5,13 +5,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
 #include "base/status.h"
-#include "base/units.h"
 #include "engine/store.h"
 #include "env/sim_random.h"
 #include "format/paths.h"
 #include "testing/direct_queue.h"
 #include "tier/file_tier.h"
+#include "tier/log.h"
 
 namespace lamina::sim {
 namespace {
@@ -23,23 +24,9 @@ using format::StepEntry;
 using format::StepState;
 using testing::Moment;
 
-constexpr double kReaderRetryS = 8;
-constexpr int64_t kReaderNsMax = 500 * base::kSecondNs;  // within the grace that deleting leaves it
+constexpr int64_t kRecordHeadBytes = 64;  // of a copy, which its checksum covers for certain
 
 absl::Status Broken(const std::string& what) { return absl::InternalError(what); }
-
-// Reads every step that is listed now.
-absl::Status ReadAllSteps(env::Env& env) {
-  testing::DirectQueue queue;
-  tier::FileTier tier(env, kRoot, queue);
-  const absl::StatusOr<std::unique_ptr<engine::Store>> store = engine::Store::Open(env, tier);
-  LAMINA_RETURN_IF_ERROR(store.status());
-  LAMINA_ASSIGN_OR_RETURN(const std::vector<engine::ListedStep> steps, (*store)->Steps(/*all=*/true));
-  for (const engine::ListedStep& step : steps) {
-    LAMINA_RETURN_IF_ERROR(testing::CheckListedStep(env, tier, **store, step.entry, kReaderRetryS).status());
-  }
-  return absl::OkStatus();
-}
 
 // Codes by which every rank is told the same.
 bool IsOfAll(const absl::Status& status) {
@@ -75,13 +62,28 @@ uint64_t HistoryCheck::RecordCount() const {
 std::vector<int64_t> HistoryCheck::KnownSteps() const {
   std::vector<int64_t> steps;
   if (log_.newest_number() == 0) return steps;
-  for (const StepEntry& step : log_.At(log_.newest_number()).steps) steps.push_back(step.attempt.step);
+  for (const StepEntry& step : log_.Newest().steps) {
+    if (step.state != StepState::kDropped) steps.push_back(step.attempt.step);
+  }
   return steps;
 }
 
 int64_t HistoryCheck::commit_count() const {
   return std::count_if(log_.records().begin(), log_.records().end(),
                        [](const LogRecord& record) { return record.kind == RecordKind::kCommit; });
+}
+
+void HistoryCheck::CountDeletions(int64_t& drops, int64_t& deletions, int64_t& reads, int64_t& late_reads) const {
+  const auto dropped = [](const LogRecord& record) {
+    return std::count_if(record.steps.begin(), record.steps.end(), [](const StepEntry& step) { return step.state == StepState::kDropped; });
+  };
+  for (uint64_t number = 2; number <= log_.newest_number(); ++number) {
+    if (log_.At(number).kind == RecordKind::kDrop) drops += dropped(log_.At(number)) - dropped(log_.At(number - 1));
+  }
+  deletions = watch_.deletion_count();
+  for (const std::shared_ptr<Reading>& reading : readings_) {
+    for (const StepRead& step : reading->steps) ++(step.status.ok() ? reads : late_reads);
+  }
 }
 
 std::string HistoryCheck::Describe() const {
@@ -99,21 +101,47 @@ std::string HistoryCheck::Describe() const {
   return text;
 }
 
-void HistoryCheck::StartReader(const std::string& name, int64_t delay_ns) {
-  const auto reading = std::make_shared<Reading>();
-  readings_.push_back(reading);
-  world_.Start(world_.NewProcess(name), [reading, delay_ns](env::Env& env) {
-    env.SleepNs(delay_ns);
-    const int64_t begun_ns = env.MonotonicNs();
-    absl::Status status = ReadAllSteps(env);
-    if (status.ok()) status = ReadAllSteps(env);
-    reading->duration_ns = env.MonotonicNs() - begun_ns;
-    reading->status = std::move(status);
-  });
+void HistoryCheck::SetGraces(int64_t gc_grace_ns, int64_t abandoned_ns) {
+  watch_.set_gc_grace_ns(gc_grace_ns);
+  abandoned_ns_ = abandoned_ns;
+}
+
+Seen HistoryCheck::Look(const env::SimProcess& reader) { return {RecordCount(), world_.WallNs(), watch_.IsProtected(reader)}; }
+
+void HistoryCheck::Reboot() {
+  if (lost_.has_value()) {  // it may have gone as a whole, and its number be another's
+    const auto bytes = world_.ReadFile(absl::StrCat(kRoot, "/", format::LogPath(lost_->number)));
+    if (!bytes.ok() || format::DecodeLogRecord(base::AsBytes(*bytes), lost_->number).ok()) lost_.reset();
+  }
+  watch_.Reboot(lost_.has_value());
+}
+
+// What it dropped may have been swept, and counts again by the record before it.
+void HistoryCheck::LoseNewest(env::SimRandom& random) {
+  const auto read = [this](uint64_t number) -> absl::StatusOr<LogRecord> {
+    LAMINA_ASSIGN_OR_RETURN(const std::string bytes, world_.ReadFile(absl::StrCat(kRoot, "/", format::LogPath(number))));
+    return format::DecodeLogRecord(base::AsBytes(bytes), number);
+  };
+  const uint64_t number = RecordCount();
+  if (lost_.has_value() || number < 2) return;
+  const absl::StatusOr<LogRecord> record = read(number);
+  const absl::StatusOr<LogRecord> before = read(number - 1);
+  if (!record.ok() || !before.ok()) return;
+  const std::string path = absl::StrCat(kRoot, "/", format::LogPath(number));
+  const int64_t half = world_.Stat(path)->bytes / 2;
+  for (const int64_t begin : {int64_t{0}, half}) world_.CorruptByte(path, begin + random.Below(kRecordHeadBytes)).IgnoreError();
+  if (format::DecodeLogRecord(base::AsBytes(*world_.ReadFile(path)), number).ok()) return;
+  lost_ = *record;
+  rotten_.insert(number);
+  watch_.Lose(*record);
+  for (const StepEntry& step : record->steps) {
+    if (step.state == StepState::kDropped) damaged_.insert(format::AttemptPath(step.attempt));
+  }
 }
 
 void HistoryCheck::Rot(uint64_t seed) {
   env::SimRandom random(seed);
+  if (random.Chance(0.2)) return LoseNewest(random);
   std::vector<std::pair<std::string, int64_t>> files;
   for (const auto& [name, bytes] : RootFiles()) {
     const bool record = name.starts_with("log/") && format::ParseLogName(name.substr(4)).has_value();
@@ -128,6 +156,7 @@ void HistoryCheck::Rot(uint64_t seed) {
   } else {
     // Always the same copy of a record, so that the other one stays.
     const uint64_t number = *format::ParseLogName(name.substr(4));
+    if (lost_.has_value() && lost_->number == number) return;
     offset = offset % (bytes / 2) + (number % 2 == 0 ? 0 : bytes / 2);
     rotten_.insert(number);
   }
@@ -187,13 +216,15 @@ uint64_t HistoryCheck::CommitOf(const HistoryJob& job, int64_t step, uint32_t or
 }
 
 absl::Status HistoryCheck::All() {
-  LAMINA_ASSIGN_OR_RETURN(log_, LogAudit::Of(RootFiles()));
+  LAMINA_RETURN_IF_ERROR(watch_.status());
+  LAMINA_ASSIGN_OR_RETURN(log_, LogAudit::Of(RootFiles(), {.abandoned_ns = abandoned_ns_, .lost = lost_}));
+  LAMINA_RETURN_IF_ERROR(CheckPublishers());
   restore_count_ = 0;
   for (const std::unique_ptr<HistoryJob>& job : jobs_) {
     const absl::Status told = CheckTold(*job);
     if (!told.ok()) return base::Annotate(told, absl::StrCat("job ", job->ordinal()));
   }
-  LAMINA_RETURN_IF_ERROR(CheckReaders());
+  LAMINA_RETURN_IF_ERROR(CheckBystanders());
   return CheckSteps();
 }
 
@@ -220,6 +251,7 @@ absl::Status HistoryCheck::CheckSave(const HistoryJob& job, const Told& told) {
     if (commit > told.records) return Broken(absl::StrCat(what, " was told to be committed before it was (I3)"));
     return absl::OkStatus();
   }
+  if (lost_.has_value() && commit == lost_->number) return absl::OkStatus();  // it was published, and does not read back
   const bool unknown = absl::StrContains(told.status.message(), "outcome unknown");
   if (commit != 0 && !unknown) {
     return Broken(absl::StrCat(what, " was told to have ", told.skipped ? "been skipped" : "failed", ", and record ", commit,
@@ -232,7 +264,7 @@ absl::Status HistoryCheck::CheckSave(const HistoryJob& job, const Told& told) {
 // A restore that was told to be done stands at a step that was the head while it ran: the newest, or the one that was asked for and that
 // the log was rewound to. Unasked, only damage moves it to an older one.
 absl::Status HistoryCheck::CheckRestore(const HistoryJob& job, const Told& told, uint64_t from) {
-  if (!told.status.ok()) return absl::OkStatus();
+  if (!told.status.ok()) return CheckDropped(told.status, {told.records, told.told_ns, told.is_protected}, /*may_write=*/true);
   const std::string what = absl::StrCat("the restore that gave ", testing::TreeText(told.moment));
   for (const uint64_t open : OpensOf(job)) {
     if (open <= told.records) from = std::max(from, open);
@@ -303,11 +335,97 @@ absl::Status HistoryCheck::CheckTogether(const HistoryJob& job) {
   return absl::OkStatus();
 }
 
-absl::Status HistoryCheck::CheckReaders() {
+// What a step that is gone was told to be: dropped, which it truly is, and longer ago than the grace. To a reader that holds its lease
+// nothing of the kind is told.
+absl::Status HistoryCheck::CheckDropped(const absl::Status& told, const Seen& seen, bool may_write) {
+  constexpr absl::string_view kText = "was dropped while reading: '";
+  const absl::string_view message = told.message();
+  const size_t at = message.find(kText);
+  if (at == absl::string_view::npos || log_.is_damaged()) return absl::OkStatus();
+  const std::string name(message.substr(at + kText.size(), message.find('\'', at + kText.size()) - at - kText.size()));
+  const std::optional<format::AttemptId> attempt = format::ParseAttemptPath(AttemptOf(name));
+  if (!attempt.has_value()) return Broken(absl::StrCat("of which attempt is that: ", message));
+  const std::optional<int64_t> dropped_ns = watch_.DroppedNs(*attempt);
+  if (!dropped_ns.has_value()) return Broken(absl::StrCat("the log does not say so: ", message));
+  if (seen.now_ns - *dropped_ns < watch_.gc_grace_ns()) return Broken(absl::StrCat("within the time of grace (I5): ", message));
+  if (may_write && seen.is_protected) return Broken(absl::StrCat("told to who holds a lease (I5): ", message));
+  return absl::OkStatus();
+}
+
+absl::Status HistoryCheck::CheckBystanders() {
   for (const std::shared_ptr<Reading>& reading : readings_) {
     const absl::Status& status = reading->status;
-    const bool lost = absl::IsDataLoss(status) && !damaged() && reading->duration_ns < kReaderNsMax;
+    const bool lost = absl::IsDataLoss(status) && !damaged();
     if (absl::IsInternal(status) || lost) return Broken(absl::StrCat("a reader (I5): ", status.ToString()));
+    for (const StepRead& step : reading->steps) {
+      const absl::Status dropped = CheckDropped(step.status, step.seen, reading->plan.may_write);
+      if (!dropped.ok()) return base::Annotate(dropped, "a reader");
+    }
+  }
+  for (const std::shared_ptr<Collecting>& collecting : collectings_) {
+    const absl::Status& status = collecting->status;
+    const bool lost = absl::IsDataLoss(status) && !damaged();
+    if (absl::IsInternal(status) || absl::IsAborted(status) || lost) return Broken(absl::StrCat("gc: ", status.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+// A trainer that is fenced neither drops nor rewinds (I4): such records name only who is followed, not who wrote them.
+absl::Status HistoryCheck::CheckPublishers() {
+  for (const LogRecord& record : log_.records()) {
+    const bool drops = record.kind == RecordKind::kDrop && !absl::StartsWith(record.reason, "gc");
+    if (!drops && record.kind != RecordKind::kRewind) continue;
+    const HistoryJob* job = JobOf(record.incarnation);
+    const std::set<const env::SimProcess*>& publishers = watch_.PublishersOf(record.number);
+    const bool own = job != nullptr && std::any_of(publishers.begin(), publishers.end(), [&](const env::SimProcess* publisher) {
+                       return std::count(job->processes().begin(), job->processes().end(), publisher) > 0;
+                     });
+    if (!own && !publishers.empty()) {
+      return Broken(absl::StrCat("record ", record.number, " of incarnation ", record.incarnation, " is by ", (*publishers.begin())->name(),
+                                 ", which is fenced (I4)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool HistoryCheck::IsDropped(int64_t step) const {
+  return log_.newest_number() > 0 && std::none_of(log_.Newest().steps.begin(), log_.Newest().steps.end(), [&](const StepEntry& each) {
+           return each.attempt.step == step && each.state != StepState::kDropped;
+         });
+}
+
+// Whether gc took the head from under the job: it may where it looked before the job was there.
+bool HistoryCheck::HeadWasDropped(const HistoryJob& job) const {
+  for (uint64_t number = 2; number <= log_.newest_number(); ++number) {
+    const LogRecord& record = log_.At(number);
+    if (record.kind != RecordKind::kDrop || record.head == log_.At(number - 1).head || JobOf(record.incarnation) != &job) continue;
+    for (size_t i = launched_collectings_; i < collectings_.size(); ++i) {
+      if (collectings_[i]->incarnation != record.incarnation) return true;
+    }
+  }
+  return false;
+}
+
+absl::Status HistoryCheck::Undisturbed(const HistoryJob& job) {
+  LAMINA_RETURN_IF_ERROR(BystandersUndisturbed());
+  if (damaged()) return RestoredDespiteDamage(job);
+  const auto excused = [this](const Told& told) {
+    return told.asked.has_value() && absl::IsNotFound(told.status) && IsDropped(*told.asked);
+  };
+  if (job.AllOk(excused) || HeadWasDropped(job)) return absl::OkStatus();
+  return Broken("nothing disturbed this launch, and it failed");
+}
+
+absl::Status HistoryCheck::BystandersUndisturbed() const {
+  for (size_t i = launched_readings_; i < readings_.size(); ++i) {
+    const absl::Status& status = readings_[i]->status;
+    if (!status.ok() && !absl::IsNotFound(status) && !damaged())
+      return Broken(absl::StrCat("nothing disturbed a reader, and it failed: ", status.ToString()));
+  }
+  for (size_t i = launched_collectings_; i < collectings_.size(); ++i) {
+    const absl::Status& status = collectings_[i]->status;
+    if (!status.ok() && !absl::IsNotFound(status) && !absl::IsFailedPrecondition(status) && !damaged())
+      return Broken(absl::StrCat("nothing disturbed gc, and it failed: ", status.ToString()));
   }
   return absl::OkStatus();
 }
@@ -327,7 +445,7 @@ absl::Status HistoryCheck::CheckSteps() {
     const bool rotten = problem.file.starts_with("log/") && rotten_.contains(format::ParseLogName(problem.file.substr(4)).value_or(0));
     if (!rotten && !damaged_.contains(attempt)) return Broken(absl::StrCat("verify finds damage that nothing did (I1): ", problem.message));
   }
-  for (const StepEntry& step : log_.At(log_.newest_number()).steps) {
+  for (const StepEntry& step : log_.Newest().steps) {
     if (step.state == StepState::kDropped) continue;
     const std::string path = format::AttemptPath(step.attempt);
     const absl::StatusOr<Moment> moment = testing::CheckListedStep(looker, tier, *store, step);
@@ -349,16 +467,29 @@ absl::Status HistoryCheck::CheckSteps() {
 
 absl::Status HistoryCheck::NothingLeft() {
   if (world_.open_file_count() != 0) return Broken(absl::StrCat(world_.open_file_count(), " files are left open"));
+  if (damaged()) return absl::OkStatus();  // what cannot be restored, or tells not what it needs, keeps a job from sweeping
   std::set<std::string> live;
-  for (const StepEntry& step : log_.At(log_.newest_number()).steps) {
+  for (const StepEntry& step : log_.Newest().steps) {
     if (step.state != StepState::kDropped) live.insert(format::AttemptPath(step.attempt));
   }
-  if (damaged()) return absl::OkStatus();  // what cannot be restored, or tells not what it needs, keeps a job from sweeping
   for (const auto& [name, bytes] : RootFiles()) {
     const std::string attempt = AttemptOf(name);
     const bool record = name.starts_with("log/") && format::ParseLogName(name.substr(4)).has_value();
-    const bool needed = attempt.empty() ? name == format::kStorePath || record || name.starts_with("probe/") : live.contains(attempt);
+    const bool needed = attempt.empty() ? name == format::kStorePath || record : live.contains(attempt);
     if (!needed) return Broken(absl::StrCat("'", name, "' is left, and nothing needs it (I5)"));
+  }
+  env::SimProcess& gc = world_.NewProcess("gc");
+  gc.SleepNs(world_.stale_ns());
+  testing::DirectQueue queue;
+  tier::FileTier tier(gc, kRoot, queue);
+  tier::Log log(gc, tier);
+  LAMINA_ASSIGN_OR_RETURN(const tier::SweepReport swept, log.Sweep(std::nullopt, {.reader_grace_ns = 0}));
+  if (!swept.removed.empty() || !swept.waiting.empty()) {
+    return Broken(absl::StrCat("gc removes ", swept.removed.size(), " files, and ", swept.waiting.size(), " steps wait (I5)"));
+  }
+  LAMINA_ASSIGN_OR_RETURN(const tier::Usage usage, log.MeasureUsage());
+  if (usage.disk_bytes > 2 * usage.needed_bytes || usage.needed_bytes == 0) {
+    return Broken(absl::StrCat("steps take ", usage.disk_bytes, " bytes, and need ", usage.needed_bytes, " (I5)"));
   }
   return absl::OkStatus();
 }

@@ -38,7 +38,7 @@ class HistoryJob::Body {
     const int64_t late_ns = shared_.script.late_ns.empty() ? 0 : shared_.script.late_ns[static_cast<size_t>(Ordinal())];
     for (const Action& action : shared_.script.actions) {
       if (late_ns > 0) env.SleepNs(late_ns);
-      if (action.kind == Action::Kind::kRestore) LAMINA_RETURN_IF_ERROR(Restore(action));
+      if (action.kind == Action::Kind::kRestore) LAMINA_RETURN_IF_ERROR(Restore(env, action));
       if (action.kind == Action::Kind::kSave) LAMINA_RETURN_IF_ERROR(Save(action));
       if (action.kind == Action::Kind::kSettle) AwaitAll();
       if (action.kind == Action::Kind::kSleep) env.SleepNs(action.sleep_ns);
@@ -46,11 +46,12 @@ class HistoryJob::Body {
     return absl::OkStatus();
   }
 
-  absl::Status Restore(const Action& action) {
+  absl::Status Restore(env::Env& env, const Action& action) {
     AwaitAll();
     RankState state(Ordinal(), LayoutOf(action));
     Told told{.kind = Action::Kind::kRestore, .status = {}, .asked = action.to_start && start_ >= 0 ? start_ : action.step};
-    const absl::StatusOr<Moment> restored = testing::RestoreAndCheck(rank_.engine(), state, told.asked);
+    const absl::StatusOr<Moment> restored =
+        testing::RestoreAndCheck(rank_.engine(), state, told.asked, [&] { env.SleepNs(action.linger_ns); });
     told.status = restored.status();
     if (restored.ok()) told.moment = *restored;
     Tell(std::move(told));
@@ -88,7 +89,10 @@ class HistoryJob::Body {
   }
 
   void Tell(Told told) {
-    told.records = shared_.record_count();
+    const Seen seen = shared_.look(*shared_.leader);
+    told.records = seen.records;
+    told.told_ns = seen.now_ns;
+    told.is_protected = seen.is_protected;
     mine_.told.push_back(std::move(told));
   }
 
@@ -103,20 +107,24 @@ class HistoryJob::Body {
 };
 
 HistoryJob::HistoryJob(env::SimWorld& world, int64_t ordinal, int32_t rank_count, Script script,
-                       const std::function<std::string(int32_t)>& host_of, std::function<uint64_t()> record_count)
+                       const std::function<std::string(int32_t)>& host_of, Look look)
     : ordinal_(ordinal), shared_(std::make_shared<Shared>()) {
   shared_->script = std::move(script);
   shared_->ranks.resize(static_cast<size_t>(rank_count));
-  shared_->record_count = std::move(record_count);
+  shared_->look = std::move(look);
   for (int32_t rank = 0; rank < rank_count; ++rank) {
     env::SimProcess& process = world.NewProcess(absl::StrCat("job", ordinal, "/", rank), host_of(rank));
     processes_.push_back(&process);
+    if (rank == 0) shared_->leader = &process;
     world.Start(process, [shared = shared_, rank, rank_count, ordinal](env::Env& env) {
       Options options = testing::JobOptions(kRoot, rank, rank_count, shared->script.run_id);
       options.mode = shared->script.mode;
       options.takeover = shared->script.takeover;
       options.restore_retry_s = shared->script.restore_retry_s;
       options.memory_bytes = shared->script.memory_bytes;
+      options.keep = shared->script.keep;
+      options.gc_grace_s = shared->script.gc_grace_s;
+      options.abandoned_grace_s = shared->script.abandoned_grace_s;
       std::optional<uint64_t> chaos_seed;
       if (shared->script.late_copies) chaos_seed = static_cast<uint64_t>(ordinal * 100 + rank);
       testing::Rank body(env, shared->hub, options, chaos_seed);
@@ -126,10 +134,14 @@ HistoryJob::HistoryJob(env::SimWorld& world, int64_t ordinal, int32_t rank_count
   }
 }
 
-bool HistoryJob::AllOk() const {
-  const auto well = [this](const Told& told) { return told.status.ok() || (script().abandons && told.kind == Action::Kind::kSave); };
-  return std::all_of(shared_->ranks.begin(), shared_->ranks.end(),
-                     [&](const RankOutcome& rank) { return rank.status.ok() && std::all_of(rank.told.begin(), rank.told.end(), well); });
+bool HistoryJob::AllOk(const std::function<bool(const Told&)>& excused) const {
+  const auto well = [&](const Told& told) {
+    return told.status.ok() || (script().abandons && told.kind == Action::Kind::kSave) || excused(told);
+  };
+  return std::all_of(shared_->ranks.begin(), shared_->ranks.end(), [&](const RankOutcome& rank) {
+    const bool ended = rank.status.ok() || (!rank.told.empty() && !rank.told.back().status.ok() && excused(rank.told.back()));
+    return ended && std::all_of(rank.told.begin(), rank.told.end(), well);
+  });
 }
 
 std::string HistoryJob::Describe() const {

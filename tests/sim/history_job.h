@@ -29,6 +29,7 @@ struct Action {
   int64_t life = 0;   // of a save: unique in the history, and part of the true bytes
   size_t layout = 0;  // of a restore and a save
   int64_t sleep_ns = 0;
+  int64_t linger_ns = 0;  // of a restore: between the choice of the step and its tensors
 };
 
 struct Script {
@@ -37,6 +38,9 @@ struct Script {
   bool takeover = false;
   double restore_retry_s = 1;
   int64_t memory_bytes = 64 * 1024;
+  int32_t keep = 0;
+  double gc_grace_s = 600;
+  double abandoned_grace_s = 604800;
   bool late_copies = false;
   bool abandons = false;              // gives up its saves in the end, as a program under an exception
   std::vector<int64_t> late_ns = {};  // of each rank: before each action
@@ -53,13 +57,23 @@ struct Told {
   testing::Moment moment = {};        // restored ({-1, 0}: nothing was there) or saved
   uint32_t save_ordinal = 0;          // counts the job's saves, as attempts do
   uint64_t records = 0;               // of the log, when it was told
+  int64_t told_ns = 0;                // by the file server's clock
+  bool is_protected = true;           // the lease under which the job read last has not run out
 };
+
+// What is noted when a rank is told something.
+struct Seen {
+  uint64_t records = 0;
+  int64_t now_ns = 0;
+  bool is_protected = true;
+};
+using Look = std::function<Seen(const env::SimProcess& leader)>;
 
 class HistoryJob {
  public:
-  // `host_of` places ranks; `record_count` tells how many records the log has, to whoever holds the baton.
+  // `host_of` places ranks; `look` is asked by whoever holds the baton.
   HistoryJob(env::SimWorld& world, int64_t ordinal, int32_t rank_count, Script script, const std::function<std::string(int32_t)>& host_of,
-             std::function<uint64_t()> record_count);
+             Look look);
 
   int64_t ordinal() const { return ordinal_; }
   const Script& script() const { return shared_->script; }
@@ -71,8 +85,9 @@ class HistoryJob {
   // How the rank's program ended; Unknown while it has not.
   const absl::Status& status(int32_t rank) const { return shared_->ranks[static_cast<size_t>(rank)].status; }
 
-  // Every rank came to its end, and everything was done but saves that it gave up or that were skipped for a changed layout.
-  bool AllOk() const;
+  // Every rank came to its end, and everything was done but what `excused` says, and saves that it gave up or that were skipped for a
+  // changed layout.
+  bool AllOk(const std::function<bool(const Told&)>& excused) const;
   std::string Describe() const;
 
  private:
@@ -84,7 +99,8 @@ class HistoryJob {
     Script script;
     coord::InProcessHub hub;
     std::vector<RankOutcome> ranks;
-    std::function<uint64_t()> record_count;
+    Look look;
+    const env::SimProcess* leader = nullptr;
   };
   class Body;
 

@@ -34,8 +34,11 @@ TEST_CASE("A history takes the same course each time, and another seed another o
   REQUIRE(hashes.size() == 40);
 }
 
-TEST_CASE("Histories without faults commit every save that they ask for", "[sim][history]") {
+TEST_CASE("Histories without faults commit every save that they ask for, and drop, delete and read", "[sim][history]") {
   env::SimThreads threads;
+  int64_t drops = 0;
+  int64_t deletions = 0;
+  int64_t reads = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const HistoryOutcome outcome = RunHistory(OptionsOf(seed, "none"), threads);
     INFO("seed " << seed << ": " << outcome.status);
@@ -43,7 +46,13 @@ TEST_CASE("Histories without faults commit every save that they ask for", "[sim]
     REQUIRE(outcome.commit_count > 0);
     REQUIRE(outcome.restore_count > 0);
     REQUIRE(outcome.faults.empty());
+    drops += outcome.drop_count;
+    deletions += outcome.deletion_count;
+    reads += outcome.read_count;
   }
+  REQUIRE(drops > 0);
+  REQUIRE(deletions > 0);
+  REQUIRE(reads > 0);
 }
 
 TEST_CASE("Every kind of fault is planned for, alone too", "[sim][history]") {
@@ -113,10 +122,10 @@ std::vector<LogRecord> SomeLog() {
   return log;
 }
 
-absl::Status AuditOf(const std::vector<LogRecord>& log) {
+absl::Status AuditOf(const std::vector<LogRecord>& log, const AuditOptions& options = {}) {
   std::map<std::string, std::string> files;
   for (const LogRecord& record : log) files[format::LogPath(record.number)] = format::EncodeLogRecord(record);
-  const absl::StatusOr<LogAudit> audit = LogAudit::Of(files);
+  const absl::StatusOr<LogAudit> audit = LogAudit::Of(files, options);
   if (audit.ok()) REQUIRE(audit->newest_number() == log.size());
   return audit.status();
 }
@@ -183,6 +192,79 @@ TEST_CASE("The audit of a log accepts what obeys the rules and finds each rule b
     log[3].unswept = {{20, 1, 1}};
     log.resize(4);
     broken("a committed attempt is aborted");
+  }
+  SECTION("drops") {
+    LogRecord drop = log[5];
+    drop.number = 7;
+    drop.kind = RecordKind::kDrop;
+    drop.subject = {};
+    drop.written_ns = 1000;
+    log[4].written_ns = 500;
+    log[5].written_ns = 700;
+    drop.reason = GENERATE("keep=1", "gc", "gc of step 10", "abandoned", "keep=2");
+    const bool of_line = GENERATE(true, false);
+    drop.steps[of_line ? 0 : 1].state = StepState::kDropped;
+    log.push_back(drop);
+    const std::string reason = drop.reason;
+    const bool sound_drop = of_line ? reason != "abandoned" && reason != "keep=2" : reason == "gc" || reason == "abandoned";
+    INFO(reason << (of_line ? ", of the line" : ", off the line"));
+    REQUIRE(AuditOf(log).ok() == sound_drop);
+    if (!sound_drop || of_line) return;
+    REQUIRE(AuditOf(log, {.abandoned_ns = 500}).ok());
+    REQUIRE(absl::IsInternal(AuditOf(log, {.abandoned_ns = 501})));
+  }
+  SECTION("a drop of the head by retention") {
+    log.push_back(log[5]);
+    log[6].number = 7;
+    log[6].kind = RecordKind::kDrop;
+    log[6].subject = {};
+    log[6].reason = "gc";
+    log[6].head = 2;
+    log[6].steps[2].state = StepState::kDropped;
+    broken("retention drops the head");
+    log[6].reason = "gc of step 15";
+    REQUIRE(AuditOf(log).ok());
+  }
+  SECTION("pins") {
+    log.push_back(log[5]);
+    log[6].number = 7;
+    log[6].kind = RecordKind::kRewrite;
+    log[6].subject = {};
+    broken("it pins or lets go 0 steps");
+    log[6].steps[1].state = StepState::kPinned;
+    REQUIRE(AuditOf(log).ok());
+    log.push_back(log[6]);
+    log[7].number = 8;
+    log[7].kind = RecordKind::kDrop;
+    log[7].reason = "gc of step 20";
+    log[7].steps[1].state = StepState::kDropped;
+    broken("a pinned step is dropped");
+  }
+  SECTION("a record that was lost") {
+    const AuditOptions lost{.lost = log[5]};
+    REQUIRE(AuditOf(log, lost).ok());
+    log.push_back(log[4]);  // a claim goes on from the record before
+    log[6].number = log[6].incarnation = 7;
+    log[6].kind = RecordKind::kOpen;
+    log[6].opens = {1, 4, 7};
+    REQUIRE(absl::IsInternal(AuditOf(log, lost)));  // it says nothing of the damage
+    log[6].damaged = 6;
+    REQUIRE(AuditOf(log, lost).ok());
+    REQUIRE(absl::IsInternal(AuditOf(log)));
+    log.push_back(log[6]);
+    log[7].number = 8;
+    log[7].kind = RecordKind::kDrop;
+    log[7].reason = "gc of step 20";
+    log[7].steps[1].state = StepState::kDropped;
+    REQUIRE(absl::IsInternal(AuditOf(log, lost)));
+    log[7] = log[6];
+    log[7].number = 8;
+    log[7].kind = RecordKind::kAbort;
+    log[7].subject = {30, 7, 0};
+    log[7].unswept = {{30, 7, 0}};
+    REQUIRE(AuditOf(log, lost).ok());
+    log[7].damaged = 0;
+    REQUIRE(absl::IsInternal(AuditOf(log, lost)));
   }
   SECTION("a gap") {
     log.erase(log.begin() + 2);

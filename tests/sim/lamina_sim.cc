@@ -98,6 +98,10 @@ struct Sum {
   int64_t launches = 0;
   int64_t commits = 0;
   int64_t restores = 0;
+  int64_t drops = 0;
+  int64_t deletions = 0;
+  int64_t reads = 0;
+  int64_t late_reads = 0;
   int64_t operations = 0;
   double simulated_s = 0;
   std::map<FaultKind, int64_t> faults;
@@ -108,6 +112,10 @@ struct Sum {
     launches += outcome.launch_count;
     commits += outcome.commit_count;
     restores += outcome.restore_count;
+    drops += outcome.drop_count;
+    deletions += outcome.deletion_count;
+    reads += outcome.read_count;
+    late_reads += outcome.late_read_count;
     operations += outcome.op_count;
     simulated_s += outcome.simulated_s;
     for (const auto& [kind, count] : outcome.faults) faults[kind] += count;
@@ -117,12 +125,15 @@ struct Sum {
       absl::StrAppend(out, json ? Quoted(NameOf(fault.first)) : std::string(NameOf(fault.first)), json ? ": " : " ", fault.second);
     });
     const char* const format = json ? "{\"histories\": %lld, \"failed\": %lld, \"launches\": %lld, \"commits\": %lld, \"restores\": %lld, "
+                                      "\"drops\": %lld, \"deletions\": %lld, \"reads\": %lld, \"late_reads\": %lld, "
                                       "\"operations\": %lld, \"simulated_s\": %.0f, \"wall_s\": %.1f, \"faults\": {%s}}\n"
-                                    : "%lld histories, %lld failed; %lld launches, %lld commits, %lld restores, %lld operations, %.0f s "
+                                    : "%lld histories, %lld failed; %lld launches, %lld commits, %lld restores, %lld drops, %lld files "
+                                      "deleted, %lld steps read beside and %lld too late, %lld operations, %.0f s "
                                       "simulated in %.1f s\nfaults planned: %s\n";
     std::printf(format, static_cast<long long>(histories), static_cast<long long>(failed), static_cast<long long>(launches),
-                static_cast<long long>(commits), static_cast<long long>(restores), static_cast<long long>(operations), simulated_s, wall_s,
-                kinds.c_str());
+                static_cast<long long>(commits), static_cast<long long>(restores), static_cast<long long>(drops),
+                static_cast<long long>(deletions), static_cast<long long>(reads), static_cast<long long>(late_reads),
+                static_cast<long long>(operations), simulated_s, wall_s, kinds.c_str());
   }
 };
 

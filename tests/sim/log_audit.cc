@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status.h"
@@ -106,8 +107,19 @@ absl::Status Apply(const LogRecord& before, const LogRecord& record, Table& tabl
       MoveHead(table, head);
       return absl::OkStatus();
     }
-    case RecordKind::kRewrite:
-      break;
+    case RecordKind::kRewrite: {  // a step is pinned or let go
+      int changes = 0;
+      for (const StepEntry& step : record.steps) {
+        const auto known = table.find(step.commit);
+        const bool pins = known != table.end() && (known->second.state == StepState::kPinned) != (step.state == StepState::kPinned);
+        if (!pins) continue;
+        if (known->second.state == StepState::kDropped) return Broken(record, "a dropped step is pinned");
+        known->second.state = step.state == StepState::kPinned ? StepState::kPinned : StepState::kLive;
+        ++changes;
+      }
+      MoveHead(table, head);
+      return changes == 1 ? absl::OkStatus() : Broken(record, absl::StrCat("it pins or lets go ", changes, " steps"));
+    }
   }
   return Broken(record, "of a kind that nothing publishes");
 }
@@ -141,9 +153,66 @@ absl::Status CheckUnswept(const LogRecord& before, const LogRecord& record) {
 
 }  // namespace
 
+int64_t LogAudit::AbandonedSinceNs(uint64_t commit) const {
+  int64_t since_ns = INT64_MAX;
+  for (uint64_t number = newest_number(); number > commit; --number) {
+    const auto step =
+        std::find_if(At(number).steps.begin(), At(number).steps.end(), [&](const StepEntry& each) { return each.commit == commit; });
+    if (step == At(number).steps.end() || step->state != StepState::kAbandoned) break;
+    since_ns = At(number).written_ns;
+  }
+  return since_ns;
+}
+
+absl::Status LogAudit::CheckDrop(const LogRecord& before, const LogRecord& record) const {
+  if (before.damaged != 0) return Broken(record, "it drops while a record is damaged");
+  const Table table = TableOf(before);
+  std::set<uint64_t> dropped;
+  for (const StepEntry& step : record.steps) {
+    const auto known = table.find(step.commit);
+    if (known != table.end() && step.state == StepState::kDropped && known->second.state != StepState::kDropped)
+      dropped.insert(step.commit);
+  }
+  if (dropped.empty()) return Broken(record, "it drops nothing");
+  const absl::string_view reason = record.reason;
+  if (absl::StartsWith(reason, "gc of step ")) {
+    return dropped.size() == 1 && reason == absl::StrCat("gc of step ", table.at(*dropped.begin()).attempt.step)
+               ? absl::OkStatus()
+               : Broken(record, absl::StrCat("it drops ", dropped.size(), " steps, its reason is '", reason, "'"));
+  }
+  // Retention: what `keep` does not hold of the line, never its head, and what has been off the line for long enough.
+  int64_t keep = 0;
+  const bool by_trainer = reason == "abandoned" || absl::StartsWith(reason, "keep=");
+  if (!by_trainer && reason != "gc") return Broken(record, absl::StrCat("its reason is '", reason, "'"));
+  if (absl::StartsWith(reason, "keep=") && !absl::SimpleAtoi(reason.substr(5), &keep)) return Broken(record, "its reason is no count");
+  std::set<uint64_t> beyond;
+  int64_t kept = 0;
+  for (auto at = table.find(before.head); at != table.end(); at = table.find(at->second.parent)) {
+    if (at->second.state == StepState::kLive && ++kept > keep) beyond.insert(at->first);
+  }
+  if (keep > 0 && dropped != beyond) return Broken(record, absl::StrCat("it drops ", dropped.size(), " steps, not ", beyond.size()));
+  for (const uint64_t commit : dropped) {
+    const StepEntry& step = table.at(commit);
+    if (commit == before.head) return Broken(record, "retention drops the head");
+    if (step.state == StepState::kLive && reason != "abandoned") continue;
+    if (step.state == StepState::kLive) return Broken(record, absl::StrCat("it drops a step of the line as abandoned: ", Text(step)));
+    if (record.written_ns - AbandonedSinceNs(commit) < options_.abandoned_ns)
+      return Broken(record, absl::StrCat("it drops a step that was not off the line for long: ", Text(step)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LogAudit::Add(LogRecord record) {
   LogRecord before;
   if (!records_.empty()) before = records_.back();
+  uint64_t damaged = before.damaged;
+  if (newest_is_lost() && record.damaged == before.number) {
+    damaged = before.number;
+    if (record.kind != RecordKind::kOpen) return Broken(record, "it passes over a damaged record, and claims nothing");
+    before = Newest();
+  }
+  if (record.damaged != damaged) return Broken(record, absl::StrCat("its damaged record is ", record.damaged, ", not ", damaged));
+  if (record.kind == RecordKind::kDrop) LAMINA_RETURN_IF_ERROR(CheckDrop(before, record));
   if (!records_.empty() && record.store_id != before.store_id) return Broken(record, "of another store");
   const bool opens = record.kind == RecordKind::kOpen;
   std::vector<uint64_t> expected_opens = before.opens;
@@ -170,8 +239,10 @@ absl::Status LogAudit::Add(LogRecord record) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<LogAudit> LogAudit::Of(const std::map<std::string, std::string>& files) {
+absl::StatusOr<LogAudit> LogAudit::Of(const std::map<std::string, std::string>& files, AuditOptions options) {
   LogAudit audit;
+  audit.options_ = std::move(options);
+  const std::optional<LogRecord>& lost = audit.options_.lost;
   const std::string prefix = absl::StrCat(std::string(format::kLogPrefix), "/");
   for (auto file = files.lower_bound(prefix); file != files.end() && absl::StartsWith(file->first, prefix); ++file) {
     const std::optional<uint64_t> number = format::ParseLogName(std::string_view(file->first).substr(prefix.size()));
@@ -179,7 +250,8 @@ absl::StatusOr<LogAudit> LogAudit::Of(const std::map<std::string, std::string>& 
     if (*number != audit.records_.size() + 1) {
       return absl::InternalError(absl::StrCat("log record ", *number, " follows record ", audit.records_.size()));
     }
-    const absl::StatusOr<LogRecord> record = format::DecodeLogRecord(base::AsBytes(file->second), *number);
+    absl::StatusOr<LogRecord> record = format::DecodeLogRecord(base::AsBytes(file->second), *number);
+    if (lost.has_value() && lost->number == *number) record = *lost;
     if (!record.ok()) return absl::InternalError(absl::StrCat("log record ", *number, ": ", record.status().ToString()));
     LAMINA_RETURN_IF_ERROR(audit.Add(*record));
   }

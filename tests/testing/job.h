@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -89,9 +90,11 @@ inline absl::StatusOr<std::shared_ptr<SaveHandle>> BeginSave(Engine& engine, Ran
 }
 
 // Restores and checks every bit. {-1, 0} when nothing was there. Internal for wrong bits, and for targets that a restore which failed has
-// touched without saying so.
-inline absl::StatusOr<Moment> RestoreAndCheck(Engine& engine, RankState& state, std::optional<int64_t> step) {
+// touched without saying so. `between` is called once the step is chosen.
+inline absl::StatusOr<Moment> RestoreAndCheck(Engine& engine, RankState& state, std::optional<int64_t> step,
+                                              const std::function<void()>& between = {}) {
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<RestoreSession> session, engine.BeginRestore(step));
+  if (between) between();
   if (!session->found()) return Moment{-1, 0};
   while (true) {
     const int64_t found_step = session->step();
@@ -141,24 +144,29 @@ struct Found {
   bool Has(const Moment& moment) const { return std::find(all.begin(), all.end(), moment) != all.end(); }
 };
 
-inline absl::StatusOr<Moment> CheckListedStep(env::Env& env, tier::Tier& tier, engine::Store& store, const format::StepEntry& entry,
-                                              double retry_s = 0) {
-  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<engine::StepReader> reader,
-                          engine::StepReader::Open(env, tier, store.header(), entry, retry_s));
+// Reads the whole step; Internal for wrong bits.
+inline absl::StatusOr<Moment> CheckOpenStep(engine::Store& store, engine::StepReader& reader) {
   std::vector<StoredBlob> blobs;
-  for (const format::CatalogBlob& blob : reader->catalog().blobs) {
-    LAMINA_ASSIGN_OR_RETURN(std::string bytes, reader->ReadBlob(blob));
+  for (const format::CatalogBlob& blob : reader.catalog().blobs) {
+    LAMINA_ASSIGN_OR_RETURN(std::string bytes, reader.ReadBlob(blob));
     blobs.push_back({blob.name, static_cast<int32_t>(blob.rank), std::move(bytes)});
   }
-  LAMINA_ASSIGN_OR_RETURN(const Moment moment, MomentOf(blobs, static_cast<int32_t>(reader->catalog().rank_count)));
-  if (moment.step != entry.attempt.step) return absl::InternalError(absl::StrCat("holds the values of ", TreeText(moment)));
-  for (const format::CatalogTensor& tensor : reader->catalog().tensors) {
-    LAMINA_ASSIGN_OR_RETURN(const std::string bytes, store.ReadTensor(*reader, tensor.name));
+  LAMINA_ASSIGN_OR_RETURN(const Moment moment, MomentOf(blobs, static_cast<int32_t>(reader.catalog().rank_count)));
+  if (moment.step != reader.entry().attempt.step) return absl::InternalError(absl::StrCat("holds the values of ", TreeText(moment)));
+  for (const format::CatalogTensor& tensor : reader.catalog().tensors) {
+    LAMINA_ASSIGN_OR_RETURN(const std::string bytes, store.ReadTensor(reader, tensor.name));
     const StoredTensor stored{tensor.name, tensor.dtype, tensor.global_shape, tensor.alias_of};
     if (bytes != TrueBytes(stored, moment))
       return absl::InternalError(absl::StrCat("'", tensor.name, "' is not that of ", TreeText(moment)));
   }
   return moment;
+}
+
+inline absl::StatusOr<Moment> CheckListedStep(env::Env& env, tier::Tier& tier, engine::Store& store, const format::StepEntry& entry,
+                                              double retry_s = 0) {
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<engine::StepReader> reader,
+                          engine::StepReader::Open(env, tier, store.header(), entry, retry_s));
+  return CheckOpenStep(store, *reader);
 }
 
 // Reads back every step that is listed, and has the root verified. Nothing at all where there is no store yet.
