@@ -73,6 +73,11 @@ bool EngineImpl::RunSave(PendingSave& pending) {
               std::move(callbacks));
   const RunResult result = run.Run();
   pending.job.snapshot = {};  // the window's room is free for the next save
+  // They mostly differ at each save alike: once will do.
+  if (!result.differing.empty() && result.differing != told_differing_) {
+    told_differing_ = result.differing;
+    Post(EventKind::kReplicaMismatch, pending.job, 0, 0, result.differing);
+  }
   Finish(pending, result);
   said_keys_.push_back(pending.job.key);
   if (said_keys_.size() > kSavesKeptInStore) {

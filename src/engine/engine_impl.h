@@ -118,6 +118,7 @@ class EngineImpl final : public Engine {
   // Of the save thread alone.
   tier::Log log_;
   WriteSpeed write_speed_;
+  std::string told_differing_;         // of buffers, the last time
   std::deque<std::string> said_keys_;  // of saves whose messages others may still read
 
   // Of the caller's thread alone.

@@ -19,7 +19,8 @@ namespace {
 
 constexpr int64_t kLookForFailureNs = base::kSecondNs;
 constexpr int64_t kGiveUpDelayNsMax = 5 * base::kSecondNs;  // ranks that lost their leader turn to the log one after another
-constexpr double kLeaderGraceS = 30;                        // behind the deadline, before another rank settles the save
+constexpr size_t kDifferingNamedMax = 8;
+constexpr double kLeaderGraceS = 30;  // behind the deadline, before another rank settles the save
 
 std::string StepText(int64_t step) { return absl::StrCat("step ", step); }
 
@@ -53,6 +54,19 @@ absl::Status Fenced(const absl::Status& fence, const absl::Status& why) {
 
 std::string ReasonText(const Ended& ended) {
   return ended.kind == Ended::Kind::kSkipped ? absl::StrCat("skipped: ", ended.reason) : std::string(ended.cause.message());
+}
+
+// Of entries that may differ between ranks, by name; the names and ranks are what a listener needs.
+std::string TextOfDiffering(const std::map<std::string_view, std::string>& entries) {
+  if (entries.empty()) return {};
+  std::string text = "buffers differ between ranks, and the lowest rank's are saved: ";
+  size_t named = 0;
+  for (const auto& [name, entry] : entries) {
+    if (named == kDifferingNamedMax) break;
+    absl::StrAppend(&text, named++ == 0 ? "" : ", ", entry);
+  }
+  if (named < entries.size()) absl::StrAppend(&text, " and ", entries.size() - named, " more");
+  return text;
 }
 
 using BoxPlaces = std::map<std::pair<int32_t, int32_t>, size_t>;  // by entry and box
@@ -111,6 +125,7 @@ RunResult SaveRun::Run() {
   // A skip says that the ranks no longer plan alike: the next save makes them meet.
   result.plans = result.ended.kind == Ended::Kind::kSkipped ? nullptr : plans_;
   result.totals = totals_;
+  result.differing = std::move(differing_);
   return result;
 }
 
@@ -376,6 +391,7 @@ Ended SaveRun::CommittedByLog(const format::AttemptId& attempt) {
 absl::Status SaveRun::CheckReplicas(const std::vector<Vote>& votes) {
   const plan::SavePlan& plan = plans_->plan;
   std::vector<std::pair<int32_t, format::Digest>> first(plan.replica_groups.size(), {-1, {}});
+  std::map<size_t, std::vector<int32_t>> differing;  // ranks by group, those that may differ
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     const std::vector<plan::ReplicaBox>& replicas = plan.ranks[rank].replicas;
     if (votes[rank].replica_digests.size() != replicas.size()) {
@@ -387,7 +403,10 @@ absl::Status SaveRun::CheckReplicas(const std::vector<Vote>& votes) {
       const format::Digest& digest = votes[rank].replica_digests[i];
       if (digest == format::Digest{}) continue;
       if (first[group].first < 0) first[group] = {static_cast<int32_t>(rank), digest};
-      if (first[group].second != digest) {
+      if (first[group].second == digest) continue;
+      if (plan.replica_groups[group].may_differ) {
+        differing[group].push_back(static_cast<int32_t>(rank));
+      } else {
         return absl::InvalidArgumentError(absl::StrCat("'", plan.replica_groups[group].name, "' ",
                                                        shard::ToString(plan.replica_groups[group].box), " differs between ranks ",
                                                        first[group].first, " and ", rank,
@@ -396,6 +415,13 @@ absl::Status SaveRun::CheckReplicas(const std::vector<Vote>& votes) {
       }
     }
   }
+  std::map<std::string_view, std::string> texts;  // an entry's first box speaks for it
+  for (auto& [group, ranks] : differing) {
+    ranks.insert(ranks.begin(), first[group].first);
+    const std::string& name = plan.replica_groups[group].name;
+    texts.try_emplace(name, absl::StrCat("'", name, "' on ", NameRanks(ranks)));
+  }
+  differing_ = TextOfDiffering(texts);
   return absl::OkStatus();
 }
 

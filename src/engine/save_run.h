@@ -59,6 +59,7 @@ struct RunResult {
   Ended ended;
   std::shared_ptr<const PlanSet> plans;  // for later saves; null: to be agreed on again
   SaveTotals totals;                     // this rank's
+  std::string differing;                 // of the leader: which replicas that may differ do so, and on which ranks; empty: none
 };
 
 // What a run asks of its engine and tells it.
@@ -118,6 +119,7 @@ class SaveRun {
   bool voted_ = false;
   int64_t next_look_ns_ = 0;
   SaveTotals totals_;
+  std::string differing_;
 };
 
 }  // namespace lamina::engine

@@ -180,9 +180,9 @@ class Planner {
     RankPlan& owner = plan_.ranks[static_cast<size_t>(shared.owner)];
     tensor.boxes.push_back({*shared.box, static_cast<uint32_t>(shared.owner), static_cast<uint32_t>(owner.writes.size())});
     owner.written_bytes += shared.bytes;
-    const bool compared = shared.holders.size() > 1 && !shared.may_differ;
+    const bool compared = shared.holders.size() > 1;
     const auto group = static_cast<int32_t>(plan_.replica_groups.size());
-    if (compared) plan_.replica_groups.push_back({tensor.name, *shared.box, {}, shared.owner});
+    if (compared) plan_.replica_groups.push_back({tensor.name, *shared.box, {}, shared.owner, shared.may_differ});
     for (const auto& [rank, reference] : shared.holders) {
       if (rank == shared.owner) owner.writes.push_back(reference);
       if (!compared) continue;

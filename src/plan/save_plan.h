@@ -19,7 +19,7 @@ struct BoxReference {
   bool operator==(const BoxReference&) const = default;
 };
 
-// A box that several ranks hold. The owner writes it; all of them hash it, unless its replicas may differ.
+// A box that several ranks hold. The owner writes it, all of them hash it.
 struct ReplicaBox {
   BoxReference box;   // this rank's
   int32_t group = 0;  // ordinal in SavePlan::replica_groups
@@ -37,6 +37,7 @@ struct ReplicaGroup {
   Box box;
   std::vector<int32_t> ranks;  // ascending; all hold the box
   int32_t owner = 0;
+  bool may_differ = false;  // then differing is told, and no error
 };
 
 struct SavePlan {

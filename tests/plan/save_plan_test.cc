@@ -86,7 +86,7 @@ TEST_CASE("The same descriptions give the same plan and other descriptions anoth
   CHECK(once.digest != PlanSave(grown).value().digest);
 }
 
-TEST_CASE("Replicas are listed on every rank that holds them, unless they may differ", "[plan]") {
+TEST_CASE("Replicas are listed on every rank that holds them, and whether they may differ", "[plan]") {
   Ranks ranks(3);
   AddSharded(ranks, "buffer", {4}, {3}, {kReplicate});
   AddSharded(ranks, "weight", {4}, {3}, {kReplicate});
@@ -94,11 +94,14 @@ TEST_CASE("Replicas are listed on every rank that holds them, unless they may di
   const SavePlan plan = PlanSave(ranks).value();
   CHECK(WritersOf(plan, 0) == std::vector<uint32_t>{0});
   CHECK(WritersOf(plan, 1) == std::vector<uint32_t>{1});
-  REQUIRE(plan.replica_groups.size() == 1);
-  CHECK(plan.replica_groups[0].name == "weight");
-  CHECK(plan.replica_groups[0].ranks == std::vector<int32_t>{0, 1, 2});
-  CHECK(plan.replica_groups[0].owner == 1);
-  for (const RankPlan& rank : plan.ranks) CHECK(rank.replicas == std::vector<ReplicaBox>{{{1, 0}, 0}});
+  REQUIRE(plan.replica_groups.size() == 2);
+  for (const size_t i : {0u, 1u}) {
+    CHECK(plan.replica_groups[i].name == (i == 0 ? "buffer" : "weight"));
+    CHECK(plan.replica_groups[i].ranks == std::vector<int32_t>{0, 1, 2});
+    CHECK(plan.replica_groups[i].owner == static_cast<int32_t>(i));
+    CHECK(plan.replica_groups[i].may_differ == (i == 0));
+  }
+  for (const RankPlan& rank : plan.ranks) CHECK(rank.replicas == std::vector<ReplicaBox>{{{0, 0}, 0}, {{1, 0}, 1}});
 }
 
 TEST_CASE("Names of some ranks only are planned, as pipeline stages have them", "[plan]") {

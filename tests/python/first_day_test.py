@@ -77,24 +77,41 @@ def test_a_save_right_after_an_evaluation_under_fully_shard(tmp_path: Path) -> N
     on_ranks(2, save_after_an_evaluation, tmp_path)
 
 
-def save_batch_norm(root: Path) -> tuple[list[float], list[float]]:
-    """The running mean of this rank at the save, and after the restore."""
+class Mismatches:
+    def __init__(self) -> None:
+        self.causes: list[str] = []
+
+    def replica_mismatch(self, event: Any) -> None:
+        self.causes.append(event.cause)
+
+
+def save_batch_norm(root: Path) -> tuple[list[float], list[float], list[str]]:
+    """The running mean of this rank at the first save and after the restore, and what was told of replicas."""
     rank = dist.get_rank()
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), broadcast_buffers=False)
     model(LOSSES * (rank + 1)).sum().backward()
     mean = model.module[1].running_mean
     before = mean.tolist()
-    with lamina.Checkpointer(root) as ckpt:
-        assert ckpt.save(0, {"model": model}).wait().outcome == "committed"
+    told = Mismatches()
+    with lamina.Checkpointer(root, hooks=[told]) as ckpt:
+        for step in (0, 1):
+            assert ckpt.save(step, {"model": model}).wait().outcome == "committed"
         ckpt.restore({"model": model})
-    return before, mean.tolist()
+        # The restore has made them equal.
+        assert ckpt.save(2, {"model": model}).wait().outcome == "committed"
+    return before, mean.tolist(), told.causes
 
 
 @pytest.mark.filterwarnings("ignore:.*broadcast_buffers")
 def test_buffers_of_ddp_replicas_may_differ_and_the_lowest_ranks_are_kept(tmp_path: Path) -> None:
-    (first, first_now), (second, second_now) = on_ranks(2, save_batch_norm, tmp_path)
+    (first, first_now, told), (second, second_now, told_there) = on_ranks(2, save_batch_norm, tmp_path)
     assert first != second
     assert first_now == second_now == first
+    (cause,) = told  # at the first of two saves alike, by rank 0
+    assert told_there == []
+    assert "running_mean' on ranks 0 and 1" in cause
+    assert "weight" not in cause
+    assert "num_batches_tracked" not in cause
 
 
 def call_on_the_first_rank_only(root: Path, call: str) -> str:
