@@ -140,6 +140,23 @@ TEST_CASE("A pack that is gone fails the restore of its step on all ranks within
   REQUIRE(Relaunch(world, 4, {.life = kSecondLife}).told()[0].restored == Moment{200, kFirstLife});
 }
 
+TEST_CASE("A root that is not shared is found within 30 s, though files may show late (FC-19)", "[sim]") {
+  env::SimThreads threads;
+  SimWorld world(WorldOptions(1, threads));
+  const SimJob job(world, "job", 4, kTwoSaves, [](Options& options) {
+    options.restore_retry_s = Options().restore_retry_s;
+    options.root = options.rank < 2 ? kSimRoot : "/ckpt/another";
+  });
+  REQUIRE(world.Run().ok());
+  INFO(job.Describe());
+  for (const Told& told : job.told()) {
+    REQUIRE(absl::IsUnimplemented(told.status));
+    REQUIRE(absl::StrContains(told.status.message(), "not shared: ranks 2 and 3"));
+  }
+  REQUIRE(world.now_ns() >= 20 * base::kSecondNs);
+  REQUIRE(world.now_ns() < 30 * base::kSecondNs);
+}
+
 TEST_CASE("A job replays exactly from its seed, whatever befalls it", "[sim]") {
   env::SimThreads threads;
   const int64_t cut = GENERATE(-1, 60, 120, 200);
