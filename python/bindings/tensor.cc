@@ -19,7 +19,7 @@ BoxView BoxFromPython(const py::handle& item) {
   BoxView view;
   view.box.offset = tuple[0].cast<std::vector<int64_t>>();
   view.box.extent = tuple[1].cast<std::vector<int64_t>>();
-  view.data = reinterpret_cast<void*>(tuple[2].cast<uintptr_t>());
+  view.data = reinterpret_cast<void*>(tuple[2].cast<uintptr_t>());  // NOLINT(performance-no-int-to-ptr): an address is an int in Python
   view.strides = tuple[3].cast<std::vector<int64_t>>();
   return view;
 }

@@ -164,6 +164,7 @@ const Field& FieldOf(std::string_view name) { return *std::ranges::find(kFields,
 
 std::vector<OptionInfo> OptionList() {
   std::vector<OptionInfo> list;
+  list.reserve(std::size(kFields));
   for (const Field& field : kFields) {
     list.push_back({std::string(field.name), std::string(TypeOf(field)), TextOf(Options(), field), std::string(field.range)});
   }
@@ -195,7 +196,8 @@ absl::Status Options::FromEnvironment() {
   for (const base::Field& field : base::kFields) {
     std::string variable = absl::StrCat("LAMINA_", std::string(field.name));
     std::ranges::transform(variable, variable.begin(), [](char c) { return 'a' <= c && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
-    const char* const text = std::getenv(variable.c_str());
+    // Before there are threads of ours; what else the process does to its environment is its own.
+    const char* const text = std::getenv(variable.c_str());  // NOLINT(concurrency-mt-unsafe)
     if (text == nullptr) continue;
     LAMINA_RETURN_IF_ERROR(base::Annotate(base::SetOption(*this, field.name, std::string(text)), variable));
   }

@@ -13,6 +13,8 @@
 
 namespace lamina::coord {
 
+inline constexpr int64_t kValueBytesMax = 1 << 20;
+
 // Thread-safe. Unavailable when the store is gone.
 class Coordinator {
  public:

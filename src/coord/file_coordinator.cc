@@ -14,9 +14,8 @@ namespace {
 
 constexpr std::string_view kHiddenPrefix = ".tmp-";
 constexpr size_t kKeyBytesMax = 200;  // a name has 255 at most
-constexpr int kNonceDigits = 16;
-constexpr int kNumberDigits = 19;  // every number of 63 bits, so that names sort as their numbers do
-constexpr int kTries = 5;          // of what another rank may change, or a server forget, while it is done
+constexpr int kNumberDigits = 19;     // every number of 63 bits, so that names sort as their numbers do
+constexpr int kTries = 5;             // of what another rank may change, or a server forget, while it is done
 constexpr int64_t kPauseNs = 10 * base::kMillisecondNs;
 
 bool IsBare(char c) {
@@ -74,8 +73,7 @@ absl::StatusOr<std::string> ReadWhole(env::FileSystem& files, const std::string&
 // Gives a file that is whole its name. A name that is taken already can only be this file's own: an answer was lost.
 absl::Status GiveName(env::FileSystem& files, const std::string& hidden, const std::string& path) {
   absl::Status status = files.Link(hidden, path);
-  const std::optional<int> number = base::ErrnoOf(status);
-  if (number == EPERM || number == EOPNOTSUPP || number == ENOSYS) status = files.RenameNoReplace(hidden, path);
+  if (HasErrno(status, EPERM) || HasErrno(status, EOPNOTSUPP) || HasErrno(status, ENOSYS)) status = files.RenameNoReplace(hidden, path);
   if (absl::IsAlreadyExists(status)) status = absl::OkStatus();
   files.Unlink(hidden).IgnoreError();  // gone after a rename; else a leftover of the job
   return status;

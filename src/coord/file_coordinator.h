@@ -23,7 +23,7 @@
 
 namespace lamina::coord {
 
-inline constexpr int64_t kValueBytesMax = 1 << 20;
+inline constexpr int kNonceDigits = 16;
 
 // Whether a file of that name is a value, or one that is being written.
 bool IsKeyFile(std::string_view name);

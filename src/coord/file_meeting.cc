@@ -15,7 +15,6 @@
 namespace lamina::coord {
 namespace {
 
-constexpr int kNonceDigits = 16;
 constexpr std::string_view kLaunchPrefix = "launch-";
 constexpr int64_t kLeftoverNs = 7 * 24 * 3600 * base::kSecondNs;  // longer than a live job goes without a save
 constexpr int64_t kPauseFirstNs = base::kMillisecondNs;

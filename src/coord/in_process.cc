@@ -1,7 +1,6 @@
 #include "coord/in_process.h"
 
 #include "base/status.h"
-#include "base/units.h"
 
 namespace lamina::coord {
 
@@ -58,8 +57,7 @@ void InProcessCoordinator::Begin(std::string_view operation, const std::string& 
 }
 
 absl::Status InProcessCoordinator::Set(const std::string& key, std::string_view value) {
-  constexpr size_t kValueBytesMax = base::kMiB;
-  if (value.size() > kValueBytesMax) {
+  if (static_cast<int64_t>(value.size()) > kValueBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("value of '", key, "' has ", value.size(), " bytes, at most ", kValueBytesMax, " go"));
   }
   Begin("set", key);

@@ -12,7 +12,7 @@
 namespace lamina::engine {
 namespace {
 
-constexpr size_t kPartBytes = 512 * 1024;  // well below what a store takes as one value
+constexpr size_t kMessageBytes = 512 * 1024;  // well below what a store takes as one value
 constexpr int64_t kPollFirstNs = base::kMillisecondNs;
 constexpr int64_t kPollLastNs = 50 * base::kMillisecondNs;
 constexpr int64_t kWithoutStoreNs = base::kSecondNs;  // a store that stumbles comes back sooner
@@ -126,10 +126,10 @@ Agreement::Agreement(env::Env& env, coord::Coordinator& coordinator, const Optio
       beat_timeout_ns_(SecondsToNs(options.beat_timeout_s)) {}
 
 absl::Status Agreement::Say(const std::string& key, std::string_view value) {
-  if (value.size() <= kPartBytes) return coordinator_.Set(Full(key), absl::StrCat(std::string(1, kWholeTag), std::string(value)));
-  const uint64_t parts = (value.size() + kPartBytes - 1) / kPartBytes;
+  if (value.size() <= kMessageBytes) return coordinator_.Set(Full(key), absl::StrCat(std::string(1, kWholeTag), std::string(value)));
+  const uint64_t parts = (value.size() + kMessageBytes - 1) / kMessageBytes;
   for (uint64_t part = 0; part < parts; ++part) {
-    LAMINA_RETURN_IF_ERROR(coordinator_.Set(Full(PartKey(key, part)), value.substr(part * kPartBytes, kPartBytes)));
+    LAMINA_RETURN_IF_ERROR(coordinator_.Set(Full(PartKey(key, part)), value.substr(part * kMessageBytes, kMessageBytes)));
   }
   // The head comes last, so that who sees it finds all parts.
   return coordinator_.Set(Full(key), absl::StrCat(std::string(1, kPartsTag), parts));

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kUnseenNs = 30 * base::kSecondNs;  // network file systems remember absence for so long
 constexpr int64_t kUnseenPauseNs = 200 * base::kMillisecondNs;
-constexpr int64_t kPartBytes = 64 * base::kMiB;  // a look at progress and at the other ranks' failures between parts
+constexpr int64_t kStrideBytes = 64 * base::kMiB;  // a look at progress and at the other ranks' failures between parts
 
 // Appends to an object and remembers where the next byte goes. Texts are kept until the object is finished, since Append borrows.
 class PackStream {
@@ -26,7 +26,7 @@ class PackStream {
 
   absl::Status AppendBorrowed(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const auto part = bytes.first(std::min<size_t>(bytes.size(), kPartBytes));
+      const auto part = bytes.first(std::min<size_t>(bytes.size(), kStrideBytes));
       LAMINA_RETURN_IF_ERROR(object_.Append(part));
       LAMINA_RETURN_IF_ERROR(progress_(object_.bytes_written()));
       bytes = bytes.subspan(part.size());

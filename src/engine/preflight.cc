@@ -97,12 +97,12 @@ Finding JudgeClock(const tier::FileProbe& probe) {
 }
 
 // How fast bytes become durable where the root lies.
-struct WriteSpeed {
+struct MeasuredSpeed {
   double bytes_per_second = 0;
   double sync_s = 0;  // of one block
 };
 
-absl::Status WriteSample(env::Env& env, env::File& file, int64_t sample_bytes, WriteSpeed& speed) {
+absl::Status WriteSample(env::Env& env, env::File& file, int64_t sample_bytes, MeasuredSpeed& speed) {
   const std::vector<std::byte> part(kPartBytes, std::byte{0x5a});
   const int64_t begun_ns = env.MonotonicNs();
   LAMINA_RETURN_IF_ERROR(file.WriteAt(0, std::span(part).first(4096)));
@@ -115,9 +115,9 @@ absl::Status WriteSample(env::Env& env, env::File& file, int64_t sample_bytes, W
   return absl::OkStatus();
 }
 
-absl::StatusOr<WriteSpeed> MeasureWrites(env::Env& env, const std::string& directory, int64_t sample_bytes) {
+absl::StatusOr<MeasuredSpeed> MeasureWrites(env::Env& env, const std::string& directory, int64_t sample_bytes) {
   const std::string path = tier::TemporaryPath(env, directory);
-  WriteSpeed speed;
+  MeasuredSpeed speed;
   absl::Status status;
   {
     LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<env::File> file, env.files().CreateNew(path));
@@ -130,7 +130,7 @@ absl::StatusOr<WriteSpeed> MeasureWrites(env::Env& env, const std::string& direc
 
 Finding JudgeWrites(env::Env& env, const tier::FileProbe& probe, const Options& options, int64_t rank_bytes) {
   const int64_t sample_bytes = rank_bytes > 0 ? std::clamp(rank_bytes, kPartBytes, kSampleBytes) : kSampleBytes;
-  const absl::StatusOr<WriteSpeed> speed = MeasureWrites(env, probe.directory, sample_bytes);
+  const absl::StatusOr<MeasuredSpeed> speed = MeasureWrites(env, probe.directory, sample_bytes);
   if (!speed.ok())
     return Fail("durable", speed.status(), absl::StrCat(Size(sample_bytes), " to be written and synced"), AdviceFor(speed.status()));
   const std::string rate = absl::StrCat(Size(static_cast<int64_t>(speed->bytes_per_second)), "/s, a sync takes ", Seconds(speed->sync_s));

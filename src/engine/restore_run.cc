@@ -69,7 +69,7 @@ std::function<void(const absl::Status&)> RestoreRun::LeaseFails() const {
   };
 }
 
-Patience RestoreRun::Waiting(std::string what) const { return {absl::StrCat("restore, ", what), deadline_ns_, true, {}}; }
+Patience RestoreRun::Waiting(std::string_view what) const { return {absl::StrCat("restore, ", std::string(what)), deadline_ns_, true, {}}; }
 
 // Runs work on storage that may never answer; `work` borrows nothing of this restore.
 absl::Status RestoreRun::InTime(std::string_view what, std::function<absl::Status()> work) {
@@ -144,7 +144,7 @@ absl::Status RestoreRun::OpenCandidate() {
 absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, const absl::Status& mine,
                                                        const std::function<absl::Status()>& leader_last) {
   const std::string key = absl::StrCat(key_, "/", round_++, "/", std::string(what));
-  Patience patience = Waiting(std::string(what));
+  Patience patience = Waiting(what);
   // A rank that gives up at the deadline still tells so: to the leader, which then tells the others.
   patience.deadline_ns = LaterBy(patience.deadline_ns, (agreement_.IsLeader() ? 1 : 2) * kTellingNs);
   absl::Status verdict;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,7 +58,7 @@ class RestoreRun final : public RestoreSession {
   absl::Status InTime(std::string_view what, std::function<absl::Status()> work);
   enum class Together { kGoOn, kOlder };
   absl::StatusOr<Together> Agree(std::string_view what, const absl::Status& mine, const std::function<absl::Status()>& leader_last = {});
-  Patience Waiting(std::string what) const;
+  Patience Waiting(std::string_view what) const;
   // Posts events of one kind; for threads that may outlive this restore.
   std::function<void(int64_t step, std::string cause)> Teller(EventKind kind) const;
   std::function<void(const absl::Status&)> LeaseFails() const;

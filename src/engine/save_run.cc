@@ -94,8 +94,8 @@ SaveRun::SaveRun(const Options& options, const Runtime& runtime, Agreement& agre
 
 std::string SaveRun::Key(std::string_view name) const { return absl::StrCat(job_.key, "/", std::string(name)); }
 
-Patience SaveRun::Waiting(std::string what) const {
-  return {absl::StrCat("save of ", StepText(job_.step), ", ", what), deadline_ns_, true, [this] { return Abandoned(); }};
+Patience SaveRun::Waiting(std::string_view what) const {
+  return {absl::StrCat("save of ", StepText(job_.step), ", ", std::string(what)), deadline_ns_, true, [this] { return Abandoned(); }};
 }
 
 void SaveRun::Forget(Agreement& agreement, const std::string& job_key) {

@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -103,7 +105,7 @@ class SaveRun {
   Ended FollowVerdict(const Go& go, const absl::Status& mine);
   void Tell(const absl::Status& cause);
   absl::Status AllCauses(const absl::Status& cause);
-  Patience Waiting(std::string what) const;
+  Patience Waiting(std::string_view what) const;
   std::string Key(std::string_view name) const;
 
   const Options& options_;

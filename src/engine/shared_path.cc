@@ -15,7 +15,7 @@
 namespace lamina::engine {
 namespace {
 
-constexpr int64_t kRetryPauseNs = 50 * base::kMillisecondNs;
+constexpr int64_t kLookPauseNs = 50 * base::kMillisecondNs;
 constexpr double kUnseenS = 22;  // how long a network file system may not show what another machine made
 constexpr int64_t kProbeBytesMax = 1024;
 
@@ -109,7 +109,7 @@ class PathCheck {
       if (!may_show || runtime_.env.MonotonicNs() >= deadline_ns) {
         return found.ok() || absl::IsNotFound(found.status()) ? absl::OkStatus() : found.status();
       }
-      runtime_.env.SleepNs(kRetryPauseNs);
+      runtime_.env.SleepNs(kLookPauseNs);
     }
   }
 

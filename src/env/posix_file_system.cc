@@ -129,7 +129,7 @@ absl::StatusOr<FileKind> KindIn(DIR* directory, const char* name, const std::str
 // Null at the end.
 absl::StatusOr<const dirent*> NextEntry(DIR* directory, const std::string& path) {
   errno = 0;
-  const dirent* entry = readdir(directory);
+  const dirent* entry = readdir(directory);  // NOLINT(concurrency-mt-unsafe): a stream has one reader
   if (entry == nullptr && errno != 0) return base::ErrnoStatus(errno, "list", path);
   return entry;
 }

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -336,8 +337,11 @@ void SimDisk::Lose(Inode& file, const std::string* host, const Survival& surviva
   std::vector<PendingWrite> survivors;
   for (PendingWrite& write : file.unsynced_writes) {
     const bool kept = (host != nullptr && write.host != *host) || random_.Chance(survival.bytes);
-    if (kept) survivors.push_back(std::move(write));
-    if (kept || write.kind != WriteKind::kBytes) continue;
+    if (kept) {
+      survivors.push_back(std::move(write));
+      continue;
+    }
+    if (write.kind != WriteKind::kBytes) continue;
     const int64_t end = write.offset + static_cast<int64_t>(write.bytes.size());
     if (random_.Chance(survival.bytes)) survivors.push_back({.kind = WriteKind::kExtend, .host = write.host, .offset = end});
     const bool torn = random_.Chance(survival.bytes);
@@ -400,7 +404,7 @@ void SimDisk::MakeDurable() {
 
 void SimDisk::Visit(const Inode& directory, const std::string& path, const std::function<void(const std::string&, Inode&)>& visit) const {
   for (const auto& [name, entry] : directory.entries) {
-    const std::string child = path + "/" + name;
+    const std::string child = absl::StrCat(path, "/", name);
     if (entry.inode->kind == FileKind::kDirectory) Visit(*entry.inode, child, visit);
     if (entry.inode->kind == FileKind::kFile) visit(child, *entry.inode);
   }

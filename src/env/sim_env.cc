@@ -19,7 +19,7 @@ constexpr int64_t kFirstPid = 1000;
 // Streams of the seed, so that drawing from one leaves the others as they were.
 enum Stream : uint64_t { kSchedule, kDisk, kFaults, kProcesses };
 
-uint64_t HashOf(std::string_view text) {
+uint64_t HashOfText(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   return hash;
@@ -122,7 +122,7 @@ SimWorld::~SimWorld() {
 
 SimProcess& SimWorld::NewProcess(std::string name, std::string host, std::string pid_namespace) {
   const int64_t pid = kFirstPid + static_cast<int64_t>(processes_.size());
-  const uint64_t boot = SimRandom::Mix(NextSeed(kProcesses) ^ HashOf(host) ^ static_cast<uint64_t>(boots_[host]));
+  const uint64_t boot = SimRandom::Mix(NextSeed(kProcesses) ^ HashOfText(host) ^ static_cast<uint64_t>(boots_[host]));
   ProcessIdentity identity{std::move(host), absl::StrCat(absl::Hex(boot, absl::kZeroPad16)), std::move(pid_namespace), pid,
                            scheduler_.now_ns() / kTickNs};
   const uint64_t seed = SimRandom::Mix(NextSeed(kProcesses) + static_cast<uint64_t>(pid));
@@ -193,7 +193,7 @@ bool SimWorld::Enter(SimProcess& owner, std::string_view what, std::string_view 
   SimProcess& process = Caller(owner);
   const SimOp op{op_count_++, process.op_count_++, process, scheduler_.current().name, what, path};
   scheduler_.Tick(kOpNs);
-  for (const uint64_t value : {static_cast<uint64_t>(scheduler_.current().id), HashOf(what), HashOf(path), arguments}) Trace(value);
+  for (const uint64_t value : {static_cast<uint64_t>(scheduler_.current().id), HashOfText(what), HashOfText(path), arguments}) Trace(value);
   if (on_op_) on_op_(op);
   if (op.number == power_cut_at_op_) PowerCut();
   if (op.number_in_process == process.kill_at_op_) Kill(process);

@@ -98,6 +98,7 @@ absl::StatusOr<std::vector<ObjectInfo>> MemoryTier::List(std::string_view prefix
     }
   }
   std::vector<ObjectInfo> list;
+  list.reserve(infos.size());
   for (auto& [name, info] : infos) list.push_back(std::move(info));
   return list;
 }
@@ -105,6 +106,7 @@ absl::StatusOr<std::vector<ObjectInfo>> MemoryTier::List(std::string_view prefix
 absl::StatusOr<std::vector<std::string>> MemoryTier::ListNames(std::string_view prefix) {
   LAMINA_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> infos, List(prefix));
   std::vector<std::string> names;
+  names.reserve(infos.size());
   for (const ObjectInfo& info : infos) names.push_back(info.name.substr(prefix.empty() ? 0 : prefix.size() + 1));
   return names;
 }
