@@ -205,7 +205,7 @@ class History {
     collecting_.reset();
     check_.BeginLaunch();
     const bool must_read = weather.contains(FaultKind::kPauseReader);
-    if (random_.Chance(must_read ? 0.5 : 0.2)) {
+    if (random_.Chance(must_read ? 0.5 : 0.25)) {
       Script script{.mode = Mode::kRead, .late_copies = Has(FaultKind::kLateCopies)};
       const int32_t rank_count = DrawRankCount();
       script.layouts.push_back(RandomLayout(random_, tensors_, rank_count));
@@ -215,7 +215,7 @@ class History {
       Tell(absl::StrCat("beside it job ", jobs_.size() + 1, " reads on ", rank_count, " ranks"));
       readers_.push_back(&Launch(rank_count, std::move(script)).process(0));
     }
-    if (must_read || random_.Chance(0.2)) {
+    if (must_read || random_.Chance(0.3)) {
       const ReaderPlan plan{
           .delay_ns = random_.Below(2 * kSecondNs), .linger_ns = DrawLinger(), .may_write = must_read || random_.Chance(0.8)};
       Tell(absl::StrCat("beside it a reader ", plan.may_write ? "" : "without write access ", "looks at all steps, and lingers for ",
@@ -225,7 +225,7 @@ class History {
       check_.Add(reading);
       readers_.push_back(reading->process);
     }
-    if (weather.contains(FaultKind::kPauseGc) || random_.Chance(must_read ? 0.7 : 0.25)) LaunchGc();
+    if (weather.contains(FaultKind::kPauseGc) || random_.Chance(must_read ? 0.7 : 0.35)) LaunchGc();
   }
 
   void LaunchGc() {

@@ -34,6 +34,10 @@ bool IsOfAll(const absl::Status& status) {
          absl::IsPermissionDenied(status);
 }
 
+// Its step was dropped while it was read, and is gone.
+constexpr absl::string_view kLateText = "was dropped while reading: '";
+bool IsLate(const absl::Status& status) { return absl::StrContains(status.message(), kLateText); }
+
 }  // namespace
 
 std::map<std::string, std::string> HistoryCheck::RootFiles() const {
@@ -303,6 +307,10 @@ absl::Status HistoryCheck::RestoredDespiteDamage(const HistoryJob& job) const {
     const Told& first = job.told(rank).front();
     if (!first.asked.has_value() && !first.status.ok())
       return Broken(absl::StrCat("a restore was to pass over damage, and failed: ", first.status.ToString()));
+    for (const Told& told : job.told(rank)) {
+      if (told.kind == Action::Kind::kSave && !told.status.ok() && !job.script().abandons && !HeadWasDropped(job))
+        return Broken(absl::StrCat("a save on a root with damage was to commit, and failed: ", told.status.ToString()));
+    }
   }
   return absl::OkStatus();
 }
@@ -338,11 +346,10 @@ absl::Status HistoryCheck::CheckTogether(const HistoryJob& job) {
 // What a step that is gone was told to be: dropped, which it truly is, and longer ago than the grace. To a reader that holds its lease
 // nothing of the kind is told.
 absl::Status HistoryCheck::CheckDropped(const absl::Status& told, const Seen& seen, bool may_write) {
-  constexpr absl::string_view kText = "was dropped while reading: '";
   const absl::string_view message = told.message();
-  const size_t at = message.find(kText);
-  if (at == absl::string_view::npos || log_.is_damaged()) return absl::OkStatus();
-  const std::string name(message.substr(at + kText.size(), message.find('\'', at + kText.size()) - at - kText.size()));
+  if (!IsLate(told) || log_.is_damaged()) return absl::OkStatus();
+  const size_t begin = message.find(kLateText) + kLateText.size();
+  const std::string name(message.substr(begin, message.find('\'', begin) - begin));
   const std::optional<format::AttemptId> attempt = format::ParseAttemptPath(AttemptOf(name));
   if (!attempt.has_value()) return Broken(absl::StrCat("of which attempt is that: ", message));
   const std::optional<int64_t> dropped_ns = watch_.DroppedNs(*attempt);
@@ -410,7 +417,7 @@ absl::Status HistoryCheck::Undisturbed(const HistoryJob& job) {
   LAMINA_RETURN_IF_ERROR(BystandersUndisturbed());
   if (damaged()) return RestoredDespiteDamage(job);
   const auto excused = [this](const Told& told) {
-    return told.asked.has_value() && absl::IsNotFound(told.status) && IsDropped(*told.asked);
+    return told.asked.has_value() && absl::IsNotFound(told.status) && IsDropped(*told.asked) && !IsLate(told.status);
   };
   if (job.AllOk(excused) || HeadWasDropped(job)) return absl::OkStatus();
   return Broken("nothing disturbed this launch, and it failed");
@@ -421,6 +428,10 @@ absl::Status HistoryCheck::BystandersUndisturbed() const {
     const absl::Status& status = readings_[i]->status;
     if (!status.ok() && !absl::IsNotFound(status) && !damaged())
       return Broken(absl::StrCat("nothing disturbed a reader, and it failed: ", status.ToString()));
+    for (const StepRead& step : readings_[i]->steps) {
+      if (readings_[i]->plan.may_write && IsLate(step.status) && !damaged())
+        return Broken(absl::StrCat("nothing disturbed a reader, and its step went (I5): ", step.status.ToString()));
+    }
   }
   for (size_t i = launched_collectings_; i < collectings_.size(); ++i) {
     const absl::Status& status = collectings_[i]->status;
