@@ -204,7 +204,7 @@ class History {
     readers_.clear();
     collecting_.reset();
     check_.BeginLaunch();
-    const bool must_read = weather.contains(FaultKind::kPauseReader);
+    const bool must_read = weather.contains(FaultKind::kPauseReader) || at_readers_;
     if (random_.Chance(must_read ? 0.5 : 0.25)) {
       Script script{.mode = Mode::kRead, .late_copies = Has(FaultKind::kLateCopies)};
       const int32_t rank_count = DrawRankCount();
@@ -264,6 +264,7 @@ class History {
     Tell(absl::StrCat("launch ", jobs_.size(), ": ", rank_count, " ranks, ", save_count, " saves; weather: ", Names(weather),
                       script_keep > 0 ? absl::StrCat("; keep ", script_keep) : ""));
     if (job_count > 1) Launch(rank_count, std::move(rival));
+    at_readers_ = (weather.contains(FaultKind::kIoError) || weather.contains(FaultKind::kStaleHandle)) && random_.Chance(0.4);
     LaunchBystanders(weather);
     for (const FaultKind kind : weather) {
       ++outcome_.faults[kind];
@@ -330,12 +331,13 @@ class History {
       case FaultKind::kHang:
         return AddFault({.error_number = 0, .delay_ns = random_.Chance(0.5) ? 10 * kSecondNs : random_.Below(1000 * kSecondNs)}, process);
       case FaultKind::kIoError:
-        return AddFault({.error_number = EIO}, process);
+        return at_readers_ ? HideReaders(EIO) : AddFault({.error_number = EIO}, process);
       case FaultKind::kNoSpace:
         return AddFault({.what = std::string(OneOf({"write", "create", "mkdir", "link", "sync"})), .error_number = ENOSPC}, process);
       case FaultKind::kQuota:
         return AddFault({.what = std::string(OneOf({"write", "create", "sync"})), .error_number = EDQUOT}, process);
       case FaultKind::kStaleHandle:
+        if (at_readers_) return HideReaders(ESTALE);
         return AddFault({.what = std::string(OneOf({"open", "read", "size", "stat", "list"})), .error_number = ESTALE}, process);
       case FaultKind::kFailedSync:
         return AddFault({.what = std::string(OneOf({"sync", "syncdir"})), .error_number = EIO}, process);
@@ -373,6 +375,15 @@ class History {
     if (random_.Chance(0.3)) fault.probability = 0.3;
     if (fault.delay_ns > 0) fault.count = std::min<int64_t>(fault.count, 3);
     world_.AddFault(std::move(fault));
+  }
+
+  // Who deletes does not learn who reads, or who reads cannot say so.
+  void HideReaders(int error_number) {
+    world_.AddFault({.what = std::string(OneOf({"list", "list", "stat", "touch"})),
+                     .path = "/readers",
+                     .first = random_.Below(4),
+                     .count = random_.Chance(0.5) ? 1 + random_.Below(4) : kForEver,
+                     .error_number = error_number});
   }
 
   void LoseAnswer(const SimProcess& process) {
@@ -532,6 +543,7 @@ class History {
   std::vector<SimProcess*> sleepers_;
   std::vector<SimProcess*> readers_;  // of the present launch: the leader of the job that reads, the reader
   std::shared_ptr<Collecting> collecting_;
+  bool at_readers_ = false;  // the launch's errors of storage are about readers/
   int64_t reader_count_ = 0;
   int64_t gc_count_ = 0;
   bool disturbed_ = false;
