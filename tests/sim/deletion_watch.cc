@@ -64,7 +64,10 @@ void DeletionWatch::NoteReader(const env::SimOp& op) {
 void DeletionWatch::NotePut(const env::SimOp& op) {
   const auto found = being_put_.find({&op.process, std::string(op.task)});
   if (found == being_put_.end()) return;
-  leases_[found->second].put = world_.Stat(found->second).ok();
+  Lease& lease = leases_[found->second];
+  const auto info = world_.Stat(found->second);
+  lease.put = info.ok();
+  if (info.ok()) lease.held_ns = info->modified_ns;  // it may have slept on its way
   being_put_.erase(found);
 }
 

@@ -215,6 +215,7 @@ class History {
       Tell(absl::StrCat("beside it job ", jobs_.size() + 1, " reads on ", rank_count, " ranks"));
       readers_.push_back(&Launch(rank_count, std::move(script)).process(0));
     }
+    int64_t lease_ns = 0;
     if (must_read || random_.Chance(0.3)) {
       const ReaderPlan plan{
           .delay_ns = random_.Below(2 * kSecondNs), .linger_ns = DrawLinger(), .may_write = must_read || random_.Chance(0.8)};
@@ -223,18 +224,25 @@ class History {
       const auto reading = StartReader(world_, absl::StrCat("reader", ++reader_count_), plan,
                                        [this](const SimProcess& reader) { return check_.Look(reader); });
       check_.Add(reading);
+      if (plan.linger_ns > 120 * kSecondNs) lease_ns = plan.linger_ns;
       readers_.push_back(reading->process);
     }
-    if (weather.contains(FaultKind::kPauseGc) || random_.Chance(must_read ? 0.7 : 0.35)) LaunchGc();
+    if (weather.contains(FaultKind::kPauseGc) || random_.Chance(must_read || lease_ns > 0 ? 0.8 : 0.35)) LaunchGc(lease_ns);
   }
 
-  void LaunchGc() {
+  // `lease_ns`: a reader lingers for so long, more than a lease lasts that nobody touches; 0: none does.
+  void LaunchGc(int64_t lease_ns) {
     constexpr GcPlan::Kind kKinds[] = {GcPlan::Kind::kRetire,   GcPlan::Kind::kRetire,   GcPlan::Kind::kRetire, GcPlan::Kind::kDropStep,
                                        GcPlan::Kind::kDropStep, GcPlan::Kind::kDropStep, GcPlan::Kind::kPin,    GcPlan::Kind::kLetGo};
     GcPlan plan{.kind = kKinds[random_.Below(std::ssize(kKinds))]};
     plan.delay_ns = random_.Below(random_.Chance(0.7) ? 2 * kSecondNs : 100 * kSecondNs);
     plan.rounds = 1 + random_.Below(3);
     plan.between_ns = random_.Below(random_.Chance(0.5) ? 10 * kSecondNs : 200 * kSecondNs);
+    if (lease_ns > 0) {
+      plan.delay_ns = random_.Below(3 * kSecondNs);
+      plan.rounds = 3;
+      plan.between_ns = lease_ns * 2 / 5;
+    }
     plan.keep = static_cast<int32_t>(random_.Below(4));
     plan.gc_grace_s = retention_.gc_grace_s;
     plan.abandoned_grace_s = retention_.abandoned_grace_s;
