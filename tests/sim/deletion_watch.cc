@@ -37,6 +37,8 @@ std::string PathOf(std::string_view name) { return absl::StrCat(kRoot, "/", std:
 void DeletionWatch::OnOp(const env::SimOp& op) {
   if (!being_put_.empty()) NotePut(op);
   if ((op.what == "touch" || op.what == "unlink") && !Below(op.path, format::kReadersPrefix).empty()) NoteReader(op);
+  // Its look at the directory, after which it may not come to put its file.
+  if (op.what == "stat" && op.task != kSweepTask && op.path == PathOf(format::kReadersPrefix)) reads_under_[&op.process].clear();
   if (op.what == "link" && !Below(op.path, format::kLogPrefix).empty()) NoteRecord(op);
   if (lost_.has_value() && op.what == "list" && op.path == PathOf(format::kLogPrefix)) aware_.insert({&op.process, std::string(op.task)});
   if (op.what != "unlink" || Below(op.path, format::kStepsPrefix).empty()) return;
@@ -91,6 +93,7 @@ bool DeletionWatch::Holds(const std::string& path) {
 bool DeletionWatch::IsProtected(const env::SimProcess& process) {
   const auto reads = reads_under_.find(&process);
   if (reads == reads_under_.end()) return true;
+  if (reads->second.empty()) return false;
   const Lease& lease = leases_[reads->second];
   const auto info = world_.Stat(reads->second);
   if (info.ok() && world_.WallNs() - info->modified_ns >= kLeaseNs) return false;
