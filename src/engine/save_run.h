@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <string_view>
 #include <utility>
 #include <vector>
 
