@@ -209,6 +209,7 @@ absl::Status FileTier::Touch(std::string_view name) {
 
 absl::StatusOr<ObjectInfo> FileTier::Stat(std::string_view name) {
   LAMINA_RETURN_IF_ERROR(CheckName(name));
+  LAMINA_RETURN_IF_ERROR(CheckLevels(name));
   LAMINA_ASSIGN_OR_RETURN(const env::FileInfo info, files_.Stat(PathOf(name)));
   if (info.kind != env::FileKind::kFile) return absl::NotFoundError(absl::StrCat("'", PathOf(name), "' is not a file"));
   return ObjectInfo{std::string(name), info.bytes, info.modified_ns};
@@ -223,11 +224,13 @@ absl::Status FileTier::Delete(std::string_view name) {
 
 absl::Status FileTier::SettleNames(std::string_view prefix) {
   LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
+  if (!prefix.empty()) LAMINA_RETURN_IF_ERROR(CheckLevels(JoinName(prefix, "")));
   return files_.SyncDirectory(PathOf(prefix));
 }
 
 absl::StatusOr<int64_t> FileTier::RemoveLeftovers(std::string_view prefix, int64_t age_ns) {
   LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
+  if (!prefix.empty()) LAMINA_RETURN_IF_ERROR(CheckLevels(JoinName(prefix, "")));
   const std::string directory = PathOf(prefix);
   const absl::StatusOr<std::vector<env::DirectoryEntry>> entries = files_.List(directory);
   if (absl::IsNotFound(entries.status())) return 0;
@@ -253,6 +256,7 @@ absl::StatusOr<int64_t> FileTier::RemoveLeftovers(std::string_view prefix, int64
 
 absl::Status FileTier::RemovePrefix(std::string_view prefix) {
   LAMINA_RETURN_IF_ERROR(CheckName(prefix));
+  LAMINA_RETURN_IF_ERROR(CheckLevels(prefix));
   const absl::Status status = files_.RemoveDirectory(PathOf(prefix));
   return absl::IsNotFound(status) || HasErrno(status, {ENOTEMPTY, EEXIST}) ? absl::OkStatus() : status;
 }

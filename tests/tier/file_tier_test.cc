@@ -156,6 +156,10 @@ TEST_CASE("Links below a root are not followed, not listed, and deleted as links
   REQUIRE(absl::IsDataLoss(place.tier.CreateObject("readers/me").status()));
   REQUIRE(absl::IsDataLoss(place.tier.Delete("readers/pack")));
   REQUIRE(absl::IsDataLoss(place.tier.Prepare("readers")));
+  REQUIRE(absl::IsDataLoss(place.tier.Stat("readers/pack").status()));
+  REQUIRE(absl::IsDataLoss(place.tier.SettleNames("readers")));
+  REQUIRE(absl::IsDataLoss(place.tier.RemoveLeftovers("readers", 0).status()));
+  REQUIRE(absl::IsDataLoss(place.tier.RemovePrefix("readers/empty")));
   REQUIRE(testing::NamesIn(place.tier, "steps").empty());
   REQUIRE(place.tier.List("steps")->empty());
   REQUIRE(place.tier.Delete("steps/pack").ok());
