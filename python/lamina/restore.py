@@ -84,6 +84,8 @@ def _match_texts(
 ) -> tuple[Match, Any]:
     blobs = session.blobs()
     texts = {name: text for name, _, text in blobs if name != "place"}
+    if "tree" in texts:
+        _check_ranks([(name, rank) for name, rank, _ in blobs], session.rank_count)
     entries = [Saved(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in session.tensors()]
     metadata = inline.decode(values.loads(texts["metadata"])) if "metadata" in texts else None
     if "tree" in texts:
@@ -92,6 +94,16 @@ def _match_texts(
         tree, place = implied([entry.name for entry in entries], state)
         places = {0: place}
     return Match(state, entries, tree, places, ranks.rank, ranks.count, cast, rename), metadata
+
+
+def _check_ranks(found: list[tuple[str, int]], rank_count: int) -> None:
+    """What belongs to all is rank 0's; what belongs to a place is there for each."""
+    places = sorted(rank for name, rank in found if name == "place")
+    if len(places) != rank_count or places != list(range(rank_count)):
+        raise errors.CorruptionError(f"the values of {len(places)} ranks are there, of {rank_count}")
+    for name, rank in found:
+        if name in ("tree", "metadata") and rank != 0:
+            raise errors.CorruptionError(f"rank {rank} has a blob {name!r} of its own")
 
 
 def _place(parsed: values.Json) -> dict[str, dict[str, values.Json]]:

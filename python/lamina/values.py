@@ -15,7 +15,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -66,12 +66,22 @@ def loads(text: bytes) -> Json:
     """The node that `text` stands for.
 
     Raises:
-        CorruptionError: `text` is not JSON.
+        CorruptionError: `text` is not ASCII JSON, or has a number that is none.
     """
     try:
-        return json.loads(text)
+        return json.loads(text.decode("ascii"), parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise CorruptionError(f"plain values in the checkpoint are not JSON: {error}") from error
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        _no_number(text)
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:100]} is no number")
 
 
 def encode(value: object, path: Path = (), leaf: Leaf = lambda value, path: None, depth: int = 0) -> Json:
