@@ -41,7 +41,16 @@ def compare(path: Path) -> None:
 
 
 def _compare_step(store: lamina.Store, step: int, contents: Contents) -> None:
-    listed = {entry.name.encode(): (entry.dtype, tuple(entry.shape), (entry.alias_of or "").encode()) for entry in store.entries(step)}
+    listed = {
+        entry.name.encode("utf-8", "surrogateescape"): (
+            entry.dtype,
+            tuple(entry.shape),
+            (entry.alias_of or "").encode("utf-8", "surrogateescape"),
+        )
+        for entry in store.entries(step)
+    }
     assert listed == {name: (tensor.dtype, tensor.shape, tensor.alias_of) for name, tensor in contents.tensors.items()}
     for name, tensor in store.load(step).items():
-        assert tensor.reshape(-1).view(torch.uint8).numpy().tobytes() == contents.tensors[name.encode()].data, name
+        assert tensor.reshape(-1).view(torch.uint8).numpy().tobytes() == contents.tensors[name.encode("utf-8", "surrogateescape")].data, (
+            name
+        )

@@ -253,7 +253,7 @@ void BindEngine(py::module_& module) {
       .def_property_readonly("found", [](const PySession& session) { return session.get().found(); })
       .def_property_readonly("step", [](const PySession& session) { return session.get().step(); })
       .def_property_readonly("rank_count", [](const PySession& session) { return session.get().rank_count(); })
-      .def_property_readonly("topology", [](const PySession& session) { return session.get().topology(); })
+      .def_property_readonly("topology", [](const PySession& session) { return TopologyToPython(session.get().topology()); })
       .def_property_readonly("line", [](const PySession& session) { return session.get().line(); })
       .def("passed_over", &PySession::PassedOver)
       .def("tensors", &PySession::Tensors)

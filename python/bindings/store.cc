@@ -59,10 +59,11 @@ class PyStore {
       packs.append(py::dict("path"_a = format::PackPath(writer.attempt, writer.writer), "bytes"_a = writer.pack_bytes));
     }
     return py::dict("step"_a = catalog.attempt.step, "path"_a = format::AttemptPath(catalog.attempt), "rank_count"_a = catalog.rank_count,
-                    "topology"_a = catalog.topology, "tensors"_a = tensors, "packs"_a = packs);
+                    "topology"_a = TopologyToPython(catalog.topology), "tensors"_a = tensors, "packs"_a = packs);
   }
 
-  py::bytearray ReadTensor(int64_t step, const std::string& name) {
+  py::bytearray ReadTensor(int64_t step, const py::str& text) {
+    const std::string name = TextFromPython(text);
     const std::shared_ptr<engine::StepReader> reader = Reader(step);
     const std::string bytes = ValueOrRaise(WithoutGil([&] { return store_->ReadTensor(*reader, name); }));
     return py::bytearray(bytes);

@@ -24,12 +24,6 @@ BoxView BoxFromPython(const py::handle& item) {
   return view;
 }
 
-std::string TextFromPython(const py::handle& text) {
-  const py::object bytes = py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape"));
-  if (!bytes) throw py::error_already_set();
-  return bytes.cast<std::string>();
-}
-
 shard::Placement PlacementFromPython(const py::handle& item) {
   shard::Placement placement;
   if (item.is_none()) return placement;
@@ -42,6 +36,12 @@ shard::Placement PlacementFromPython(const py::handle& item) {
 }
 
 }  // namespace
+
+std::string TextFromPython(const py::handle& text) {
+  const py::object bytes = py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape"));
+  if (!bytes) throw py::error_already_set();
+  return bytes.cast<std::string>();
+}
 
 std::vector<TensorView> TensorsFromPython(const py::sequence& tensors) {
   std::vector<TensorView> views;
@@ -77,6 +77,12 @@ py::str TextToPython(std::string_view text) {
   PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
   if (decoded == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::str>(decoded);
+}
+
+py::list TopologyToPython(const std::vector<std::pair<std::string, int64_t>>& topology) {
+  py::list list;
+  for (const auto& [name, extent] : topology) list.append(py::make_tuple(TextToPython(name), extent));
+  return list;
 }
 
 void BindShard(py::module_& module) {

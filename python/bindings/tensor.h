@@ -19,6 +19,8 @@ std::vector<std::pair<std::string, int64_t>> TopologyFromPython(const pybind11::
 pybind11::tuple ShapeToPython(std::span<const int64_t> shape);
 // Text of unknown origin: what is no UTF-8 is escaped by Python's surrogateescape, and comes back the same way.
 pybind11::str TextToPython(std::string_view text);
+std::string TextFromPython(const pybind11::handle& text);  // its inverse
+pybind11::list TopologyToPython(const std::vector<std::pair<std::string, int64_t>>& topology);
 
 void BindShard(pybind11::module_& module);
 

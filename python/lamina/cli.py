@@ -6,6 +6,7 @@ import argparse
 import collections
 import dataclasses
 import datetime
+import io
 import json
 import os
 import sys
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
     except SystemExit as stop:
         return int(stop.code or 0)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names are any bytes
     try:
         return int(options.command(options))
     except CorruptionError as error:

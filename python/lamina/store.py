@@ -112,7 +112,7 @@ class Store:
             return list(opened.entries.values())
 
     def load(self, step: int | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Whole tensors by name, in memory of their own.
+        """Whole tensors by name, in memory of their own; entries that are aliases of one another share it.
 
         Args:
             step: which one. Default: the newest.
@@ -132,7 +132,12 @@ class Store:
                 if name not in opened.entries:
                     like = nearest(name, opened.entries)
                     raise NotFoundError(f"step {opened.step} has no entry {name!r}" + (f"; did you mean {like!r}?" if like else ""))
-            return {name: make(opened.read(name), opened.entries[name]) for name in wanted}
+            found: dict[str, Any] = {}
+            for name in wanted:
+                memory = opened.entries[name].alias_of or name
+                if memory not in found:
+                    found[memory] = make(opened.read(memory), opened.entries[memory])
+            return {name: found[opened.entries[name].alias_of or name] for name in wanted}
 
     def verify(self, step: int | None = None, full: bool = True) -> dict[str, Any]:
         """Checks a step (default: the whole root, abandoned steps included).

@@ -77,8 +77,7 @@ absl::Status Filler::Plan() {
   }
   LAMINA_ASSIGN_OR_RETURN(const plan::RankDescription description, plan::Describe(targets_, {}));
   LAMINA_ASSIGN_OR_RETURN(reads_, plan::PlanRestore(reader_->catalog(), description.entries));
-  Claims claims(*reader_);
-  for (const plan::BoxRead& read : reads_) LAMINA_RETURN_IF_ERROR(AddChunks(read, claims));
+  for (const plan::BoxRead& read : reads_) LAMINA_RETURN_IF_ERROR(AddChunks(read));
   return absl::OkStatus();
 }
 
@@ -129,13 +128,12 @@ const format::CatalogTensor& Filler::TensorOf(const plan::BoxRead& read) const {
 
 format::StoredBox Filler::StoredOf(const plan::BoxRead& read) const { return TensorOf(read).boxes[static_cast<size_t>(read.stored_box)]; }
 
-absl::Status Filler::AddChunks(const plan::BoxRead& read, Claims& claims) {
+absl::Status Filler::AddChunks(const plan::BoxRead& read) {
   const format::StoredBox stored = StoredOf(read);
   const int64_t element_bytes = DTypeBytes(TensorOf(read).dtype);
   LAMINA_ASSIGN_OR_RETURN(
       const std::vector<format::ChunkRecord> chunks,
       reader_->Table(stored.writer, stored.table, shard::ElementCount(stored.box.extent) * element_bytes, element_bytes));
-  LAMINA_RETURN_IF_ERROR(claims.Add(stored.writer, chunks));
   for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
     const format::ChunkRecord& chunk = chunks[ordinal];
     const bool wanted = std::any_of(read.parts.begin(), read.parts.end(), [&](const plan::TargetPart& part) {

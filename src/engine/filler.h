@@ -42,7 +42,7 @@ class Filler {
 
   const format::CatalogTensor& TensorOf(const plan::BoxRead& read) const;
   format::StoredBox StoredOf(const plan::BoxRead& read) const;
-  absl::Status AddChunks(const plan::BoxRead& read, Claims& claims);
+  absl::Status AddChunks(const plan::BoxRead& read);
   absl::Status Read(const ChunkTask& task, std::span<std::byte> raw);
   void Copy(const ChunkTask& task, std::span<const std::byte> raw);
 

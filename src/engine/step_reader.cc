@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +24,17 @@ bool MayComeBack(const absl::Status& status) {
 
 absl::Status WrongDigest(const std::string& name, const format::Digest& found, const format::Digest& expected) {
   return absl::DataLossError(absl::StrCat("'", name, "': checksum ", format::ToString(found), ", expected ", format::ToString(expected)));
+}
+
+// Takes `bytes` of what is left, or all of it where that is less: from then on nothing fits.
+bool Take(uint64_t& left, uint64_t bytes) {
+  const bool fits = bytes <= left;
+  left = fits ? left - bytes : 0;
+  return fits;
+}
+
+absl::Status SaysTooMuch(std::string_view where, const std::string& pack) {
+  return absl::DataLossError(absl::StrCat(std::string(where), ": the tables of this step name more than '", pack, "' holds"));
 }
 
 }  // namespace
@@ -107,22 +117,31 @@ absl::StatusOr<format::Packs> StepReader::ReadPacks() {
   return packs.ok() ? packs : base::Annotate(packs.status(), absl::StrCat("'", name, "'"));
 }
 
+absl::StatusOr<StepReader::Pack> StepReader::OpenAnew(const format::AttemptId& attempt, uint32_t writer) {
+  const std::string name = format::PackPath(attempt, writer);
+  Pack pack;
+  LAMINA_ASSIGN_OR_RETURN(pack.object, OpenPatiently(name));
+  std::string bytes(static_cast<size_t>(format::kPackHeaderBytes), '\0');
+  LAMINA_RETURN_IF_ERROR(pack.object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes))));
+  absl::StatusOr<format::PackHeader> header = format::DecodePackHeader(base::AsBytes(bytes));
+  if (!header.ok()) return base::Annotate(header.status(), absl::StrCat("header of '", name, "'"));
+  pack.header = *header;
+  pack.left_bytes = static_cast<uint64_t>(pack.object->bytes());
+  if (header->store_id != store_.store_id || header->attempt != attempt || header->writer != writer) {
+    return absl::DataLossError(absl::StrCat("'", name, "' is the pack of another store, attempt or writer"));
+  }
+  return pack;
+}
+
 absl::StatusOr<StepReader::Pack*> StepReader::OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce) {
   const auto key = std::make_pair(attempt, writer);
   auto found = packs_.find(key);
   if (found == packs_.end()) {
-    const std::string name = format::PackPath(attempt, writer);
-    Pack pack;
-    LAMINA_ASSIGN_OR_RETURN(pack.object, OpenPatiently(name));
-    std::string bytes(static_cast<size_t>(format::kPackHeaderBytes), '\0');
-    LAMINA_RETURN_IF_ERROR(pack.object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes))));
-    absl::StatusOr<format::PackHeader> header = format::DecodePackHeader(base::AsBytes(bytes));
-    if (!header.ok()) return base::Annotate(header.status(), absl::StrCat("header of '", name, "'"));
-    pack.header = *header;
-    if (header->store_id != store_.store_id || header->attempt != attempt || header->writer != writer) {
-      return absl::DataLossError(absl::StrCat("'", name, "' is the pack of another store, attempt or writer"));
-    }
-    found = packs_.emplace(key, std::move(pack)).first;
+    if (const auto bad = bad_packs_.find(key); bad != bad_packs_.end()) return bad->second;
+    absl::StatusOr<Pack> pack = OpenAnew(attempt, writer);
+    if (IsDamage(pack.status())) bad_packs_.emplace(key, pack.status());
+    LAMINA_RETURN_IF_ERROR(pack.status());
+    found = packs_.emplace(key, *std::move(pack)).first;
   }
   if (found->second.header.nonce != nonce) {
     return absl::DataLossError(absl::StrCat("'", format::PackPath(attempt, writer), "' has nonce ",
@@ -160,7 +179,14 @@ absl::Status StepReader::LoadIndex(uint32_t writer, WriterState& state) {
       index->nonce != known.nonce) {
     return absl::DataLossError(absl::StrCat("index of '", name, "' is that of another pack"));
   }
+  for (const format::TableReference& table : index->tables) {
+    if (table.pack == 0 && table.chunk_count * sizeof(format::ChunkRecord) + table.offset > known.pack_bytes) {
+      return absl::DataLossError(absl::StrCat("index of '", name, "': the chunk table at ", table.offset, " ends beyond the pack"));
+    }
+  }
   state.index = *std::move(index);
+  state.table_charged.assign(state.index.tables.size(), false);
+  state.chunks_charged = state.table_charged;
   state.index_offset = static_cast<int64_t>(footer->index_offset);
   state.loaded = true;
   return absl::OkStatus();
@@ -182,9 +208,16 @@ absl::StatusOr<int64_t> StepReader::IndexOffset(uint32_t writer) {
 
 std::string StepReader::PackName(uint32_t writer, uint32_t pack_ordinal) {
   absl::StatusOr<const format::Index*> index = IndexOf(writer);
-  if (!index.ok() || pack_ordinal >= (*index)->packs.size()) return format::PackPath(entry_.attempt, writer);
-  const format::PackReference& pack = (*index)->packs[pack_ordinal];
-  return format::PackPath(pack.attempt, pack.writer);
+  if (index.ok() && pack_ordinal < (*index)->packs.size()) {
+    const format::PackReference& pack = (*index)->packs[pack_ordinal];
+    return format::PackPath(pack.attempt, pack.writer);
+  }
+  if (writer >= catalog_.writers.size()) return format::CatalogPath(entry_.attempt);
+  return format::PackPath(catalog_.writers[writer].attempt, catalog_.writers[writer].writer);
+}
+
+absl::StatusOr<StepReader::Pack*> StepReader::OpenReferenced(const format::PackReference& reference) {
+  return OpenPack(reference.attempt, reference.writer, reference.nonce);
 }
 
 absl::StatusOr<tier::ObjectReader*> StepReader::PackOf(uint32_t writer, uint32_t pack_ordinal) {
@@ -192,36 +225,93 @@ absl::StatusOr<tier::ObjectReader*> StepReader::PackOf(uint32_t writer, uint32_t
   if (pack_ordinal >= index->packs.size()) {
     return absl::DataLossError(absl::StrCat("the index of writer ", writer, " has no pack ", pack_ordinal));
   }
-  const format::PackReference& reference = index->packs[pack_ordinal];
   env::MutexLock lock(mutex_);
-  LAMINA_ASSIGN_OR_RETURN(Pack * pack, OpenPack(reference.attempt, reference.writer, reference.nonce));
+  LAMINA_ASSIGN_OR_RETURN(Pack * pack, OpenReferenced(index->packs[pack_ordinal]));
   return pack->object.get();
 }
 
-absl::StatusOr<std::vector<format::ChunkRecord>> StepReader::Table(uint32_t writer, uint32_t table, int64_t box_bytes,
-                                                                   int64_t element_bytes) {
+absl::StatusOr<int64_t> StepReader::PackBytes(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce) {
+  env::MutexLock lock(mutex_);
+  LAMINA_ASSIGN_OR_RETURN(const Pack* pack, OpenPack(attempt, writer, nonce));
+  return pack->object->bytes();
+}
+
+// The pack that a table lies in, once the table's own bytes have been taken from what the pack has left.
+absl::StatusOr<tier::ObjectReader*> StepReader::ChargeTable(uint32_t writer, uint32_t table) {
   LAMINA_ASSIGN_OR_RETURN(const format::Index* index, IndexOf(writer));
+  const auto where = [&] { return absl::StrCat("chunk table ", table, " of '", PackName(writer, 0), "'"); };
   if (table >= index->tables.size()) {
     return absl::DataLossError(absl::StrCat("the index of '", PackName(writer, 0), "' has no chunk table ", table));
   }
   const format::TableReference& reference = index->tables[table];
-  LAMINA_ASSIGN_OR_RETURN(tier::ObjectReader * object, PackOf(writer, reference.pack));
-  const uint64_t file_bytes = static_cast<uint64_t>(object->bytes());
-  if (reference.chunk_count > file_bytes / sizeof(format::ChunkRecord)) {
-    return absl::DataLossError(absl::StrCat("chunk table ", table, " of '", PackName(writer, 0), "' is larger than its pack"));
+  const uint64_t table_bytes = reference.chunk_count * sizeof(format::ChunkRecord);
+  tier::ObjectReader* object = nullptr;
+  bool fits = true;
+  {
+    env::MutexLock lock(mutex_);
+    LAMINA_ASSIGN_OR_RETURN(Pack * pack, OpenReferenced(index->packs[reference.pack]));
+    object = pack->object.get();
+    std::vector<bool>::reference charged = writers_[writer].table_charged[table];
+    if (!charged) charged = fits = Take(pack->left_bytes, table_bytes);
   }
+  if (!fits) return SaysTooMuch(where(), PackName(writer, reference.pack));
+  const uint64_t pack_bytes = static_cast<uint64_t>(object->bytes());
+  if (reference.offset > pack_bytes || table_bytes > pack_bytes - reference.offset) {
+    return absl::DataLossError(absl::StrCat(where(), ": its ", table_bytes, " bytes at ", reference.offset, " are beyond '",
+                                            PackName(writer, reference.pack), "' of ", pack_bytes, " bytes"));
+  }
+  return object;
+}
+
+// Checks that the chunks lie in their packs, and takes them from what those have left.
+absl::Status StepReader::ChargeChunks(uint32_t writer, uint32_t table, std::span<const format::ChunkRecord> chunks) {
+  LAMINA_ASSIGN_OR_RETURN(const format::Index* index, IndexOf(writer));
+  const auto name_of = [&](const format::ChunkRecord& chunk) {
+    return format::PackPath(index->packs[chunk.pack].attempt, index->packs[chunk.pack].writer);
+  };
+  env::MutexLock lock(mutex_);
+  std::map<uint32_t, Pack*> packs;  // by ordinal in the index
+  for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
+    const format::ChunkRecord& chunk = chunks[ordinal];
+    Pack*& pack = packs[chunk.pack];
+    if (pack == nullptr) {
+      LAMINA_ASSIGN_OR_RETURN(pack, OpenReferenced(index->packs[chunk.pack]));
+    }
+    const uint64_t pack_bytes = static_cast<uint64_t>(pack->object->bytes());
+    if (chunk.offset > pack_bytes || chunk.stored_bytes > pack_bytes - chunk.offset) {
+      return absl::DataLossError(absl::StrCat("chunk ", ordinal, ": its ", chunk.stored_bytes, " bytes at ", chunk.offset, " are beyond '",
+                                              name_of(chunk), "' of ", pack_bytes, " bytes"));
+    }
+  }
+  std::vector<bool>::reference charged = writers_[writer].chunks_charged[table];
+  if (charged) return absl::OkStatus();
+  for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
+    const format::ChunkRecord& chunk = chunks[ordinal];
+    if (!Take(packs[chunk.pack]->left_bytes, chunk.stored_bytes)) return SaysTooMuch(absl::StrCat("chunk ", ordinal), name_of(chunk));
+  }
+  charged = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<format::ChunkRecord>> StepReader::Table(uint32_t writer, uint32_t table, int64_t box_bytes,
+                                                                   int64_t element_bytes) {
+  LAMINA_ASSIGN_OR_RETURN(tier::ObjectReader * object, ChargeTable(writer, table));
+  LAMINA_ASSIGN_OR_RETURN(const format::Index* index, IndexOf(writer));
+  const format::TableReference& reference = index->tables[table];
+  const auto where = [&] { return absl::StrCat("chunk table ", table, " of '", PackName(writer, 0), "'"); };
   std::string bytes(reference.chunk_count * sizeof(format::ChunkRecord), '\0');
   LAMINA_RETURN_IF_ERROR(object->ReadRange(static_cast<int64_t>(reference.offset), std::as_writable_bytes(std::span<char>(bytes))));
   absl::StatusOr<std::vector<format::ChunkRecord>> chunks =
       format::DecodeChunkTable(base::AsBytes(bytes), reference, index->packs.size(), box_bytes, element_bytes);
-  if (!chunks.ok()) return base::Annotate(chunks.status(), absl::StrCat("chunk table ", table, " of '", PackName(writer, 0), "'"));
+  if (!chunks.ok()) return base::Annotate(chunks.status(), where());
+  if (const absl::Status charged = ChargeChunks(writer, table, *chunks); !charged.ok()) return base::Annotate(charged, where());
   return chunks;
 }
 
 absl::Status StepReader::ReadChunk(uint32_t writer, const format::ChunkRecord& chunk, std::string_view entry_name, size_t ordinal,
                                    std::span<std::byte> raw) {
   const auto where = [&] {
-    return absl::StrCat("chunk ", ordinal, " of '", std::string(entry_name), "' in '", PackName(writer, chunk.pack), "'");
+    return absl::StrCat("chunk ", ordinal, " of ", format::ShownName(entry_name), " in '", PackName(writer, chunk.pack), "'");
   };
   LAMINA_ASSIGN_OR_RETURN(tier::ObjectReader * object, PackOf(writer, chunk.pack));
   const absl::Status read = object->ReadRange(static_cast<int64_t>(chunk.offset), raw);
@@ -239,24 +329,9 @@ absl::Status StepReader::ReadChunk(uint32_t writer, const format::ChunkRecord& c
                                           " (its checksum is right: it was wrong when it was written)"));
 }
 
-absl::StatusOr<int64_t> StepReader::StoredBytes(uint32_t writer) {
-  LAMINA_ASSIGN_OR_RETURN(const format::Index* index, IndexOf(writer));
-  int64_t bytes = 0;
-  for (uint32_t ordinal = 0; ordinal < index->packs.size(); ++ordinal) {
-    LAMINA_ASSIGN_OR_RETURN(const tier::ObjectReader* object, PackOf(writer, ordinal));
-    bytes = base::CheckedAdd(bytes, object->bytes()).value_or(std::numeric_limits<int64_t>::max());
-  }
-  return bytes;
-}
-
 absl::StatusOr<std::string> StepReader::ReadBlob(const format::CatalogBlob& blob) {
-  if (blob.bytes > static_cast<uint64_t>(format::kMetadataBytesMax)) {
-    return absl::DataLossError(absl::StrCat("'", format::CatalogPath(entry_.attempt), "': blob '", blob.name, "' has ", blob.bytes,
-                                            " bytes, more than plain values may have"));
-  }
   LAMINA_ASSIGN_OR_RETURN(const std::vector<format::ChunkRecord> chunks,
                           Table(blob.writer, blob.table, static_cast<int64_t>(blob.bytes), /*element_bytes=*/1));
-  LAMINA_RETURN_IF_ERROR(base::Annotate(Claims(*this).Add(blob.writer, chunks), absl::StrCat("blob '", blob.name, "'")));
   std::string bytes(blob.bytes, '\0');
   const auto target = std::as_writable_bytes(std::span<char>(bytes));
   for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
@@ -264,19 +339,6 @@ absl::StatusOr<std::string> StepReader::ReadBlob(const format::CatalogBlob& blob
     LAMINA_RETURN_IF_ERROR(ReadChunk(blob.writer, chunk, blob.name, ordinal, target.subspan(chunk.element_begin, chunk.raw_bytes)));
   }
   return bytes;
-}
-
-absl::Status Claims::Add(uint32_t writer, std::span<const format::ChunkRecord> chunks) {
-  const auto [known, added] = left_bytes_.try_emplace(writer, 0);
-  if (added) {
-    LAMINA_ASSIGN_OR_RETURN(known->second, reader_.StoredBytes(writer));
-  }
-  int64_t& left = known->second;
-  left -= static_cast<int64_t>(chunks.size_bytes());
-  for (const format::ChunkRecord& chunk : chunks) left -= chunk.stored_bytes;
-  if (left >= 0) return absl::OkStatus();
-  left = 0;
-  return absl::DataLossError(absl::StrCat("the chunk tables of '", reader_.PackName(writer, 0), "' say more than its packs hold"));
 }
 
 }  // namespace lamina::engine

@@ -45,29 +45,35 @@ class StepReader {
 
   // One writer's index; header, footer and index are read and checked once. Thread-safe, like all below.
   absl::StatusOr<const format::Index*> IndexOf(uint32_t writer);
-  // The chunks of a table, checked to add up to `box_bytes`.
+  // The chunks of a table, checked to add up to `box_bytes` and to lie in their packs. In this version every byte is stored once: so what
+  // the tables of this step name in a pack, they themselves and their chunks, each table once however often it is asked for, is together no
+  // longer than that pack. A table that goes beyond that is DataLoss, and not read if it does so itself: a few records that name the same
+  // bytes over and over cannot ask for endless work or memory.
   absl::StatusOr<std::vector<format::ChunkRecord>> Table(uint32_t writer, uint32_t table, int64_t box_bytes, int64_t element_bytes);
   // Reads and checks one chunk into `raw` (chunk.raw_bytes long). `entry_name` and `ordinal` are for the message.
   absl::Status ReadChunk(uint32_t writer, const format::ChunkRecord& chunk, std::string_view entry_name, size_t ordinal,
                          std::span<std::byte> raw);
-  // The length of all packs that a writer's index refers to, as they are: what its tables and chunks can take at most.
-  absl::StatusOr<int64_t> StoredBytes(uint32_t writer);
   absl::StatusOr<std::string> ReadBlob(const format::CatalogBlob& blob);
 
   // Where a writer's index begins: it and the footer fill the pack's rest.
   absl::StatusOr<int64_t> IndexOffset(uint32_t writer);
   std::string PackName(uint32_t writer, uint32_t pack_ordinal);  // for messages: the path of a pack that a writer's index names
   absl::StatusOr<tier::ObjectReader*> PackOf(uint32_t writer, uint32_t pack_ordinal);
+  // The true length of a pack, its header checked.
+  absl::StatusOr<int64_t> PackBytes(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce);
 
  private:
   struct Pack {
     std::unique_ptr<tier::ObjectReader> object;
     format::PackHeader header;
+    uint64_t left_bytes = 0;  // that tables may still name
   };
   struct WriterState {
     bool loaded = false;
     format::Index index;
     int64_t index_offset = 0;
+    std::vector<bool> table_charged;   // by table: its bytes have been taken from what its pack has left
+    std::vector<bool> chunks_charged;  // and those of its chunks from what theirs have
   };
 
   StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s,
@@ -78,6 +84,10 @@ class StepReader {
   absl::StatusOr<Pack*> OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status LoadIndex(uint32_t writer, WriterState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Pack> OpenAnew(const format::AttemptId& attempt, uint32_t writer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Pack*> OpenReferenced(const format::PackReference& reference) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<tier::ObjectReader*> ChargeTable(uint32_t writer, uint32_t table);
+  absl::Status ChargeChunks(uint32_t writer, uint32_t table, std::span<const format::ChunkRecord> chunks);
 
   env::Env& env_;
   tier::Tier& tier_;
@@ -89,20 +99,9 @@ class StepReader {
   format::Catalog catalog_;
   env::Mutex mutex_;
   std::map<std::pair<format::AttemptId, uint32_t>, Pack> packs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<format::AttemptId, uint32_t>, absl::Status> bad_packs_
+      ABSL_GUARDED_BY(mutex_);  // opened in vain, not to be tried again
   std::vector<WriterState> writers_ ABSL_GUARDED_BY(mutex_);
-};
-
-// What a pass over a step has been told to read. In this version every byte is stored once, so the tables and chunks of a writer take no
-// more than the packs that its index refers to: a few records that name the same bytes over and over cannot ask for endless work or memory.
-class Claims {
- public:
-  explicit Claims(StepReader& reader) : reader_(reader) {}
-  // DataLoss when the writer's tables say more in all than its packs can hold.
-  absl::Status Add(uint32_t writer, std::span<const format::ChunkRecord> chunks);
-
- private:
-  StepReader& reader_;
-  std::map<uint32_t, int64_t> left_bytes_;  // of each writer
 };
 
 }  // namespace lamina::engine

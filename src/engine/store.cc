@@ -1,12 +1,10 @@
 #include "engine/store.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/bytes.h"
 #include "base/status.h"
 #include "engine/filler.h"
 #include "shard/box.h"
@@ -25,17 +23,16 @@ const format::CatalogTensor* FindTensor(const format::Catalog& catalog, std::str
   return found != catalog.tensors.end() && found->name == name ? &*found : nullptr;
 }
 
-// What the packs can hold of a tensor at most, by their true lengths: before memory is taken for what its shape claims.
-absl::StatusOr<int64_t> StoredBytesOf(StepReader& reader, const format::CatalogTensor& tensor) {
+// Before memory is taken for what its shape claims: the tensor's tables name as many bytes, and no more than the packs hold.
+absl::Status CheckTables(StepReader& reader, const format::CatalogTensor& tensor) {
   const format::CatalogTensor& stored = tensor.alias_of.empty() ? tensor : *FindTensor(reader.catalog(), tensor.alias_of);
-  std::set<uint32_t> writers;
-  for (const format::StoredBoxes::Place& place : stored.boxes.places()) writers.insert(place.writer);
-  int64_t bytes = 0;
-  for (const uint32_t writer : writers) {
-    LAMINA_ASSIGN_OR_RETURN(const int64_t writer_bytes, reader.StoredBytes(writer));
-    bytes = base::CheckedAdd(bytes, writer_bytes).value_or(std::numeric_limits<int64_t>::max());
+  const int64_t element_bytes = DTypeBytes(stored.dtype);
+  for (const format::StoredBox& box : stored.boxes) {
+    const int64_t box_bytes = shard::ElementCount(box.box.extent) * element_bytes;
+    const absl::Status known = reader.Table(box.writer, box.table, box_bytes, element_bytes).status();
+    if (!known.ok()) return base::Annotate(known, format::ShownName(stored.name));
   }
-  return bytes;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -74,9 +71,10 @@ absl::StatusOr<std::vector<ListedStep>> Store::Steps(bool all) {
   std::vector<ListedStep> steps;
   for (const format::StepEntry& entry : tier::LineOf(record)) steps.push_back({entry, entry.commit == record.head, true});
   if (!all) return steps;
+  std::set<uint64_t> line;
+  for (const ListedStep& step : steps) line.insert(step.entry.commit);
   for (auto entry = record.steps.rbegin(); entry != record.steps.rend(); ++entry) {
-    const bool known = std::any_of(steps.begin(), steps.end(), [&](const ListedStep& step) { return step.entry.commit == entry->commit; });
-    if (!known && entry->state != format::StepState::kDropped) steps.push_back({*entry, false, false});
+    if (!line.contains(entry->commit) && entry->state != format::StepState::kDropped) steps.push_back({*entry, false, false});
   }
   return steps;
 }
@@ -110,11 +108,7 @@ absl::StatusOr<std::string> Store::ReadTensor(StepReader& reader, std::string_vi
     return absl::NotFoundError(absl::StrCat("step ", reader.entry().attempt.step, " has no tensor '", std::string(name), "'"));
   }
   const int64_t tensor_bytes = shard::ElementCount(tensor->global_shape) * DTypeBytes(tensor->dtype);
-  LAMINA_ASSIGN_OR_RETURN(const int64_t stored_bytes, StoredBytesOf(reader, *tensor));
-  if (tensor_bytes > stored_bytes) {
-    return absl::DataLossError(absl::StrCat("'", format::CatalogPath(reader.entry().attempt), "': '", tensor->name, "' claims ",
-                                            tensor_bytes, " bytes, more than the ", stored_bytes, " of the packs that hold it"));
-  }
+  LAMINA_RETURN_IF_ERROR(CheckTables(reader, *tensor));
   std::string bytes(static_cast<size_t>(tensor_bytes), '\0');
   TensorView view{tensor->name, tensor->dtype, tensor->global_shape, {}, "", false};
   view.boxes.push_back({shard::WholeBox(tensor->global_shape), bytes.data(), shard::RowMajorStrides(tensor->global_shape)});

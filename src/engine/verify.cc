@@ -1,8 +1,10 @@
 #include "engine/verify.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,7 @@
 #include "base/units.h"
 #include "engine/step_reader.h"
 #include "engine/store.h"
+#include "format/nonfinite.h"
 #include "format/version.h"
 #include "shard/box.h"
 #include "tier/log.h"
@@ -34,6 +37,12 @@ struct PackUse {
   std::vector<Region> regions;
 };
 
+// Of an entry's name, which may have 64 KiB: a problem keeps it, and there may be many.
+std::string Shortened(const std::string& name) {
+  const std::string shown = format::ShownName(name);
+  return shown.substr(1, shown.size() - 2);
+}
+
 class Verifier {
  public:
   Verifier(env::Env& env, tier::Tier& tier, bool full) : env_(env), tier_(tier), full_(full) {}
@@ -42,10 +51,14 @@ class Verifier {
   void CheckLogRecords(const format::StoreHeader* store) {
     const absl::StatusOr<std::vector<std::string>> names = tier_.ListNames(format::kLogPrefix);
     if (!names.ok()) return Report(std::string(format::kLogPrefix), names.status());
+    std::vector<uint64_t> numbers;
     for (const std::string& name : *names) {
       const std::optional<uint64_t> number = format::ParseLogName(name);
-      if (number.has_value()) CheckLogRecord(*number, store);
+      if (number.has_value()) numbers.push_back(*number);
     }
+    std::sort(numbers.begin(), numbers.end());
+    for (const uint64_t number : numbers) CheckLogRecord(number, store);
+    CheckNumbers(numbers);
   }
 
   void CheckStep(const format::StoreHeader& store, const format::StepEntry& entry) {
@@ -53,9 +66,8 @@ class Verifier {
     absl::StatusOr<std::unique_ptr<StepReader>> opened = StepReader::Open(env_, tier_, store, entry, /*retry_s=*/0);
     if (!opened.ok()) return Report(format::CatalogPath(entry.attempt), opened.status());
     StepReader& reader = **opened;
-    CheckPacks(reader);
-    Claims claims(reader);
     used_.assign(reader.catalog().writers.size(), {});
+    live_bytes_.clear();
     for (uint32_t writer = 0; writer < used_.size(); ++writer) {
       const absl::Status status = reader.IndexOf(writer).status();
       if (!status.ok()) Report(reader.PackName(writer, 0), status);
@@ -64,13 +76,15 @@ class Verifier {
     for (const format::CatalogTensor& tensor : reader.catalog().tensors) {
       const int64_t element_bytes = DTypeBytes(tensor.dtype);
       for (const format::StoredBox& box : tensor.boxes) {
-        CheckTable(reader, box.writer, box.table, tensor.name, shard::ElementCount(box.box.extent) * element_bytes, element_bytes, claims);
+        CheckTable(reader, box.writer, box.table, Shortened(tensor.name), shard::ElementCount(box.box.extent) * element_bytes,
+                   tensor.dtype);
       }
     }
     for (const format::CatalogBlob& blob : reader.catalog().blobs) {
-      const std::string name = absl::StrCat("values '", blob.name, "' of rank ", blob.rank);
-      CheckTable(reader, blob.writer, blob.table, name, static_cast<int64_t>(blob.bytes), 1, claims);
+      const std::string name = absl::StrCat("values ", format::ShownName(blob.name), " of rank ", blob.rank);
+      CheckTable(reader, blob.writer, blob.table, name, static_cast<int64_t>(blob.bytes), DType::kUint8);
     }
+    CheckPacks(reader);
     for (uint32_t writer = 0; writer < used_.size(); ++writer) CheckGaps(reader, writer);
   }
 
@@ -96,9 +110,8 @@ class Verifier {
     bool sound = true;
     for (const bool first : {true, false}) {
       const std::string copy = bytes->substr(first ? 0 : half, half);
-      const absl::StatusOr<format::LogRecord> record = format::DecodeLogRecordCopy(base::AsBytes(copy), number);
-      absl::Status status = record.status();
-      if (status.ok() && store != nullptr && record->store_id != store->store_id) status = absl::DataLossError("it is of another store");
+      const std::optional<format::Digest> store_id = store != nullptr ? std::optional(store->store_id) : std::nullopt;
+      const absl::Status status = format::DecodeLogRecordCopy(base::AsBytes(copy), number, store_id).status();
       if (!status.ok()) Report(name, base::Annotate(status, absl::StrCat("'", name, "', ", first ? "first" : "second", " copy")));
       sound = sound && status.ok();
     }
@@ -108,6 +121,27 @@ class Verifier {
     Report(name, absl::DataLossError(absl::StrCat("'", name, "': its two copies differ at byte ", differs.first - bytes->begin())));
   }
 
+  // `numbers`: listed before the newest record is read, so that what has been tidied up since is below its floor.
+  void CheckNumbers(const std::vector<uint64_t>& numbers) {
+    const absl::StatusOr<format::LogRecord> newest = tier::Log(env_, tier_).Newest(/*damage_ok=*/true);
+    if (!newest.ok() || numbers.empty()) return;  // said already, or there is no log
+    const auto report = [&](uint64_t first, uint64_t last, std::string_view why) {
+      Report(format::LogPath(first),
+             absl::DataLossError(absl::StrCat("'", format::LogPath(first), "' is missing",
+                                              first == last ? "" : absl::StrCat(", and all up to number ", last), ": ", std::string(why))));
+    };
+    uint64_t expected = newest->floor;
+    for (const uint64_t number : numbers) {
+      if (number < newest->floor) continue;
+      if (number > expected) report(expected, number - 1, "the numbers of the log have no gap");
+      expected = number + 1;
+    }
+    for (const uint64_t open : newest->opens) {
+      if (open >= newest->floor || std::binary_search(numbers.begin(), numbers.end(), open)) continue;
+      report(open, open, "every open is kept");
+    }
+  }
+
   void CheckPacks(StepReader& reader) {
     const std::string name = format::PacksPath(reader.entry().attempt);
     const absl::StatusOr<format::Packs> packs = reader.ReadPacks();
@@ -115,45 +149,100 @@ class Verifier {
     if (packs->store_id != reader.catalog().store_id || packs->attempt != reader.entry().attempt) {
       return Report(name, absl::DataLossError("it belongs to another store or attempt"));
     }
-    for (const format::CatalogWriter& writer : reader.catalog().writers) {
-      const bool listed = std::any_of(packs->packs.begin(), packs->packs.end(), [&](const format::ReachedPack& pack) {
-        return pack.attempt == writer.attempt && pack.writer == writer.writer && pack.nonce == writer.nonce;
-      });
-      if (!listed)
-        Report(name,
-               absl::DataLossError(absl::StrCat("'", name, "' does not list '", format::PackPath(writer.attempt, writer.writer), "'")));
+    for (const format::CatalogWriter& writer : reader.catalog().writers) CheckListed(*packs, name, writer);
+    bool all_known = true;
+    for (uint32_t writer = 0; writer < used_.size(); ++writer) {
+      all_known = all_known && used_[writer].opens && used_[writer].all_known;
+      if (used_[writer].opens) CheckReferences(reader, writer, *packs, name);
+    }
+    for (const format::ReachedPack& pack : packs->packs) CheckReached(reader, pack, name, all_known);
+  }
+
+  // `reference`: a pack that the catalog or an index names.
+  template <typename Reference>
+  void CheckListed(const format::Packs& packs, const std::string& name, const Reference& reference) {
+    const auto key = [](const auto& each) { return std::tie(each.attempt, each.writer); };
+    const auto found = std::lower_bound(packs.packs.begin(), packs.packs.end(), reference,
+                                        [&](const format::ReachedPack& a, const Reference& b) { return key(a) < key(b); });
+    if (found != packs.packs.end() && key(*found) == key(reference) && found->nonce == reference.nonce) return;
+    Report(name,
+           absl::DataLossError(absl::StrCat("'", name, "' does not list '", format::PackPath(reference.attempt, reference.writer), "'")));
+  }
+
+  // The packs that a writer's index refers to are what it says and in the step's list; the tables of the index lie in them.
+  void CheckReferences(StepReader& reader, uint32_t writer, const format::Packs& packs, const std::string& name) {
+    const absl::StatusOr<const format::Index*> index = reader.IndexOf(writer);
+    if (!index.ok()) return;  // said of the pack
+    std::vector<uint64_t> lengths;
+    for (const format::PackReference& reference : (*index)->packs) {
+      CheckListed(packs, name, reference);
+      const absl::StatusOr<int64_t> bytes = reader.PackBytes(reference.attempt, reference.writer, reference.nonce);
+      if (!bytes.ok()) Report(format::PackPath(reference.attempt, reference.writer), bytes.status());
+      lengths.push_back(bytes.ok() ? static_cast<uint64_t>(*bytes) : std::numeric_limits<uint64_t>::max());
+    }
+    for (size_t table = 0; table < (*index)->tables.size(); ++table) {
+      const format::TableReference& reference = (*index)->tables[table];
+      if (reference.offset + reference.chunk_count * sizeof(format::ChunkRecord) <= lengths[reference.pack]) continue;
+      const std::string pack = reader.PackName(writer, 0);
+      Report(pack, absl::DataLossError(absl::StrCat("the index of '", pack, "': chunk table ", table, " ends beyond its pack")));
     }
   }
 
-  void CheckTable(StepReader& reader, uint32_t writer, uint32_t table, const std::string& entry, int64_t box_bytes, int64_t element_bytes,
-                  Claims& claims) {
+  // One line of the step's list: the pack is there and as long as it says, and so are the bytes that the step needs of it.
+  void CheckReached(StepReader& reader, const format::ReachedPack& pack, const std::string& name, bool all_known) {
+    const std::string path = format::PackPath(pack.attempt, pack.writer);
+    const absl::StatusOr<int64_t> bytes = reader.PackBytes(pack.attempt, pack.writer, pack.nonce);
+    if (!bytes.ok()) return Report(path, bytes.status());
+    if (static_cast<uint64_t>(*bytes) != pack.pack_bytes) {
+      Report(name, absl::DataLossError(absl::StrCat("'", name, "' gives '", path, "' ", pack.pack_bytes, " bytes, it has ", *bytes)));
+    }
+    if (!all_known) return;
+    const auto found = live_bytes_.find({pack.attempt, pack.writer});
+    const uint64_t live = found == live_bytes_.end() ? 0 : found->second;
+    if (live == pack.live_bytes) return;
+    Report(name, absl::DataLossError(absl::StrCat("'", name, "' says that ", pack.live_bytes, " bytes of '", path,
+                                                  "' are needed, by the chunk tables it is ", live)));
+  }
+
+  void CheckTable(StepReader& reader, uint32_t writer, uint32_t table, const std::string& entry, int64_t box_bytes, DType dtype) {
     PackUse& use = used_[writer];
     if (!use.opens) return;  // said once, of the pack
-    const absl::StatusOr<std::vector<format::ChunkRecord>> chunks = reader.Table(writer, table, box_bytes, element_bytes);
+    const absl::StatusOr<std::vector<format::ChunkRecord>> chunks = reader.Table(writer, table, box_bytes, DTypeBytes(dtype));
     if (!chunks.ok()) {
       use.all_known = false;
       return Report(reader.PackName(writer, 0), base::Annotate(chunks.status(), absl::StrCat("'", entry, "'")), entry);
     }
-    if (const absl::Status claimed = claims.Add(writer, *chunks); !claimed.ok()) {
-      use.all_known = false;
-      return Report(reader.PackName(writer, 0), base::Annotate(claimed, absl::StrCat("'", entry, "'")), entry);
-    }
     const absl::StatusOr<const format::Index*> index = reader.IndexOf(writer);
-    if (index.ok()) {
-      const format::TableReference& reference = (*index)->tables[table];
-      const uint64_t table_end = reference.offset + reference.chunk_count * sizeof(format::ChunkRecord);
-      if (reference.pack == 0) use.regions.push_back({reference.offset, table_end});
-    }
+    if (!index.ok()) return Report(reader.PackName(writer, 0), index.status());
+    const format::TableReference& reference = (*index)->tables[table];
+    const uint64_t table_end = reference.offset + reference.chunk_count * sizeof(format::ChunkRecord);
+    if (reference.pack == 0) use.regions.push_back({reference.offset, table_end});
     for (size_t ordinal = 0; ordinal < chunks->size(); ++ordinal) {
       const format::ChunkRecord& chunk = (*chunks)[ordinal];
+      const format::PackReference& pack = (*index)->packs[chunk.pack];
+      live_bytes_[{pack.attempt, pack.writer}] += chunk.stored_bytes;
       if (chunk.pack == 0) use.regions.push_back({chunk.offset, chunk.offset + chunk.stored_bytes});
       if (!full_) continue;
       scratch_.resize(chunk.raw_bytes);
       ++result_.chunks;
       result_.bytes += chunk.raw_bytes;
-      const absl::Status status = reader.ReadChunk(writer, chunk, entry, ordinal, scratch_);
+      absl::Status status = reader.ReadChunk(writer, chunk, entry, ordinal, scratch_);
+      if (status.ok()) status = CheckCounts(chunk, entry, ordinal, dtype);
       if (!status.ok()) Report(reader.PackName(writer, chunk.pack), status, entry, static_cast<int64_t>(ordinal));
     }
+  }
+
+  // What a reader of raw chunks leaves to this: of the chunk that has just been read.
+  absl::Status CheckCounts(const format::ChunkRecord& chunk, const std::string& entry, size_t ordinal, DType dtype) const {
+    const auto wrong = [&](std::string_view what, uint64_t found, uint64_t expected) {
+      return absl::DataLossError(
+          absl::StrCat("chunk ", ordinal, " of '", entry, "': ", std::string(what), " is ", found, ", expected ", expected));
+    };
+    const uint64_t checksum = format::Checksum64(scratch_);
+    if (checksum != chunk.stored_checksum) return wrong("checksum of the stored bytes", checksum, chunk.stored_checksum);
+    if (chunk.nonfinite_count == format::kNotCounted) return absl::OkStatus();
+    const uint64_t count = format::NonfiniteCount(scratch_, dtype);
+    return count == chunk.nonfinite_count ? absl::OkStatus() : wrong("number of non-finite values", count, chunk.nonfinite_count);
   }
 
   // What no header, chunk, table, index or footer covers is zero.
@@ -193,7 +282,8 @@ class Verifier {
   env::Env& env_;
   tier::Tier& tier_;
   const bool full_;
-  std::vector<PackUse> used_;  // of each writer of the step
+  std::vector<PackUse> used_;                                              // of each writer of the step
+  std::map<std::pair<format::AttemptId, uint32_t>, uint64_t> live_bytes_;  // stored bytes that the step's chunks have in each pack
   Verification result_;
   std::set<std::string> seen_;
   std::vector<std::byte> scratch_;

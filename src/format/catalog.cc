@@ -11,6 +11,16 @@ namespace {
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
+// What an element of a vector of tables counts of a decoder's budget: docs/format.md, "FlatBuffers payloads".
+template <typename Element>
+constexpr size_t kHeldBytes = 0;
+template <>
+constexpr size_t kHeldBytes<CatalogTensor> = 152;
+template <>
+constexpr size_t kHeldBytes<CatalogBlob> = 56;
+template <>
+constexpr size_t kHeldBytes<std::pair<std::string, int64_t>> = 40;
+
 uint64_t PayloadBytesMax(const Catalog& catalog) {
   uint64_t bytes = 1024 + sizeof(flat::Writer) * catalog.writers.size();
   for (const auto& [name, extent] : catalog.topology) bytes += 64 + name.size();
@@ -69,8 +79,6 @@ void BuildCatalog(FlatBufferBuilder& builder, const Catalog& catalog) {
   builder.Finish(flat::CreateCatalog(builder, &facts, topology, writers, tensors, blobs));
 }
 
-std::string Quoted(std::string_view name) { return absl::StrCat("'", std::string(name), "'"); }
-
 // A tensor without dimensions has one element, so more than one place would be a lie that costs memory.
 absl::Status TakeBoxes(Budget& budget, const flat::Tensor& source, CatalogTensor& tensor) {
   const size_t dimensions = tensor.global_shape.size();
@@ -78,7 +86,7 @@ absl::Status TakeBoxes(Budget& budget, const flat::Tensor& source, CatalogTensor
   std::vector<int64_t> coordinates;
   if (!budget.Take(source.places(), places) || !budget.Take(source.coordinates(), coordinates)) return OverBudget(kCatalogFrame);
   if (coordinates.size() != 2 * dimensions * places.size() || (dimensions == 0 && places.size() > 1)) {
-    return Damaged(kCatalogFrame, absl::StrCat("number of coordinates of ", Quoted(tensor.name)), absl::StrCat(coordinates.size()),
+    return Damaged(kCatalogFrame, absl::StrCat("number of coordinates of ", ShownName(tensor.name)), absl::StrCat(coordinates.size()),
                    absl::StrCat("that of ", places.size(), " boxes of ", dimensions, " dimensions"));
   }
   tensor.boxes = StoredBoxes(std::move(places), std::move(coordinates));
@@ -93,7 +101,8 @@ absl::StatusOr<CatalogTensor> TakeTensor(Budget& budget, const flat::Tensor& sou
   }
   const std::optional<DType> dtype = DTypeFromNumber(source.facts()->dtype());
   if (!dtype) {
-    return Damaged(kCatalogFrame, absl::StrCat("dtype of ", Quoted(tensor.name)), absl::StrCat(source.facts()->dtype()), "a known number");
+    return Damaged(kCatalogFrame, absl::StrCat("dtype of ", ShownName(tensor.name)), absl::StrCat(source.facts()->dtype()),
+                   "a known number");
   }
   tensor.dtype = *dtype;
   LAMINA_RETURN_IF_ERROR(TakeBoxes(budget, source, tensor));
@@ -118,7 +127,8 @@ template <typename Table, typename Element>
 absl::Status TakeEach(Budget& budget, const flatbuffers::Vector<Offset<Table>>* source, std::vector<Element>& target,
                       absl::StatusOr<Element> (*take)(Budget&, const Table&)) {
   if (source == nullptr) return absl::OkStatus();
-  if (!budget.Spend(size_t{source->size()} * sizeof(Element))) return OverBudget(kCatalogFrame);
+  static_assert(sizeof(Element) <= kHeldBytes<Element>);
+  if (!budget.Spend(size_t{source->size()} * kHeldBytes<Element>)) return OverBudget(kCatalogFrame);
   target.reserve(source->size());
   for (const Table* table : *source) {
     LAMINA_ASSIGN_OR_RETURN(Element element, take(budget, *table));
@@ -129,11 +139,12 @@ absl::Status TakeEach(Budget& budget, const flatbuffers::Vector<Offset<Table>>* 
 
 // What DecodeCatalog takes over of a sound catalog, as its budget counts it.
 uint64_t BudgetOf(const Catalog& catalog) {
-  uint64_t bytes = sizeof(CatalogWriter) * catalog.writers.size();
-  for (const auto& dimension : catalog.topology) bytes += sizeof(dimension) + Budget::CostOf(dimension.first);
-  for (const CatalogBlob& blob : catalog.blobs) bytes += sizeof(blob) + Budget::CostOf(blob.name);
+  uint64_t bytes = sizeof(flat::Writer) * catalog.writers.size();
+  for (const auto& [name, extent] : catalog.topology) bytes += kHeldBytes<std::pair<std::string, int64_t>> + Budget::CostOf(name);
+  for (const CatalogBlob& blob : catalog.blobs) bytes += kHeldBytes<CatalogBlob> + Budget::CostOf(blob.name);
   for (const CatalogTensor& tensor : catalog.tensors) {
-    bytes += sizeof(tensor) + Budget::CostOf(tensor.name) + Budget::CostOf(tensor.alias_of) + sizeof(int64_t) * tensor.global_shape.size();
+    bytes += kHeldBytes<CatalogTensor> + Budget::CostOf(tensor.name) + Budget::CostOf(tensor.alias_of) +
+             sizeof(int64_t) * tensor.global_shape.size();
     bytes += tensor.boxes.places().size_bytes() + tensor.boxes.coordinates().size_bytes();
   }
   return bytes;

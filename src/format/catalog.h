@@ -7,6 +7,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -123,9 +124,14 @@ inline constexpr uint32_t kRankCountMax = (uint32_t{1} << 31) - 1;
 inline constexpr size_t kDimensionsMax = 64;    // of a tensor
 inline constexpr size_t kCornersMax = 1 << 20;  // boxes × 2^d of a tensor whose boxes cut d dimensions
 inline constexpr int64_t kTensorBytesMax = int64_t{1} << 62;
+inline constexpr uint64_t kBlobBytesMax = uint64_t{1} << 30;
+
+// A name for a message: in quotes, shortened to its first bytes. Names are data, of up to 64 KiB, and a message may be one of many.
+std::string ShownName(std::string_view name);
 
 // What a reader insists on: names unique and sorted, shapes and boxes in bounds, covers exact, no box without elements, ordinals in range,
-// aliases resolved in one step. InvalidArgument names the first thing that is wrong. A catalog that fails this must not be published.
+// no pack and no chunk table named twice, aliases resolved in one step. InvalidArgument names the first thing that is wrong. A catalog that
+// fails this must not be published.
 absl::Status ValidateCatalog(const Catalog& catalog);
 
 // Empty when it would be larger than kMetadataBytesMax, or take more memory than a reader allows.

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status.h"
 #include "format/catalog.h"
+#include "format/twice.h"
 #include "shard/box.h"
 
 namespace lamina::format {
@@ -14,10 +17,7 @@ absl::Status Wrong(std::string_view where, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("catalog: ", std::string(where), ": ", std::string(what)));
 }
 
-// Names are data: any bytes. Only a message shortens them.
-std::string Shown(std::string_view kind, std::string_view name) {
-  return absl::StrCat(std::string(kind), " '", std::string(name.substr(0, 200)), name.size() > 200 ? "…'" : "'");
-}
+std::string Shown(std::string_view kind, std::string_view name) { return absl::StrCat(std::string(kind), " ", ShownName(name)); }
 
 absl::Status CheckName(std::string_view where, std::string_view name) {
   if (!name.empty() && name.size() <= kNameBytesMax) return absl::OkStatus();
@@ -110,7 +110,9 @@ absl::Status CheckBlobs(const Catalog& catalog) {
     LAMINA_RETURN_IF_ERROR(CheckName(where, blob.name));
     if (before != nullptr && std::tie(before->name, before->rank) >= std::tie(blob.name, blob.rank)) return Wrong(where, "out of order");
     if (blob.rank >= catalog.rank_count) return Wrong(where, absl::StrCat("rank is ", blob.rank, " of ", catalog.rank_count));
-    if (blob.bytes > static_cast<uint64_t>(kTensorBytesMax)) return Wrong(where, absl::StrCat("has ", blob.bytes, " bytes"));
+    if (blob.bytes > kBlobBytesMax) {
+      return Wrong(where, absl::StrCat("has ", blob.bytes, " bytes, more than plain values may have, ", kBlobBytesMax));
+    }
     LAMINA_RETURN_IF_ERROR(CheckWriter(catalog, where, blob.writer));
     before = &blob;
   }
@@ -120,17 +122,42 @@ absl::Status CheckBlobs(const Catalog& catalog) {
 absl::Status CheckWriters(const Catalog& catalog) {
   for (const CatalogWriter& writer : catalog.writers) {
     if (writer.attempt.step < 0) return Wrong("writer", absl::StrCat("step is ", writer.attempt.step));
+    if (writer.attempt.incarnation == 0) return Wrong("writer", "incarnation is 0");
     if (writer.pack_bytes < static_cast<uint64_t>(kPackHeaderBytes + kPackFooterBytes) || writer.pack_bytes > kOffsetMax) {
       return Wrong("writer", absl::StrCat("its pack has ", writer.pack_bytes, " bytes"));
     }
   }
-  return absl::OkStatus();
+  const CatalogWriter* twice = NamedTwice<CatalogWriter>(catalog.writers);
+  if (twice == nullptr) return absl::OkStatus();
+  return Wrong("writers", absl::StrCat("'", PackPath(twice->attempt, twice->writer), "' is named twice"));
+}
+
+// Every box and every blob has a chunk table of its own.
+absl::Status CheckPlaces(const Catalog& catalog) {
+  size_t count = catalog.blobs.size();
+  for (const CatalogTensor& tensor : catalog.tensors) count += tensor.boxes.size();
+  std::vector<std::pair<uint32_t, uint32_t>> places;
+  places.reserve(count);
+  for (const CatalogTensor& tensor : catalog.tensors) {
+    for (const StoredBoxes::Place& place : tensor.boxes.places()) places.emplace_back(place.writer, place.table);
+  }
+  for (const CatalogBlob& blob : catalog.blobs) places.emplace_back(blob.writer, blob.table);
+  std::sort(places.begin(), places.end());
+  const auto twice = std::adjacent_find(places.begin(), places.end());
+  if (twice == places.end()) return absl::OkStatus();
+  return Wrong("places", absl::StrCat("chunk table ", twice->second, " of writer ", twice->first, " is named twice"));
 }
 
 }  // namespace
 
+std::string ShownName(std::string_view name) {
+  constexpr size_t kShownBytesMax = 200;
+  return absl::StrCat("'", std::string(name.substr(0, kShownBytesMax)), name.size() > kShownBytesMax ? "…'" : "'");
+}
+
 absl::Status ValidateCatalog(const Catalog& catalog) {
   if (catalog.attempt.step < 0) return Wrong("attempt", absl::StrCat("step is ", catalog.attempt.step, ", expected 0 or more"));
+  if (catalog.attempt.incarnation == 0) return Wrong("attempt", "incarnation is 0");
   if (catalog.rank_count == 0 || catalog.rank_count > kRankCountMax) {
     return Wrong("rank_count", absl::StrCat("is ", catalog.rank_count, ", expected 1 to ", kRankCountMax));
   }
@@ -140,7 +167,8 @@ absl::Status ValidateCatalog(const Catalog& catalog) {
   }
   LAMINA_RETURN_IF_ERROR(CheckWriters(catalog));
   LAMINA_RETURN_IF_ERROR(CheckTensors(catalog));
-  return CheckBlobs(catalog);
+  LAMINA_RETURN_IF_ERROR(CheckBlobs(catalog));
+  return CheckPlaces(catalog);
 }
 
 }  // namespace lamina::format

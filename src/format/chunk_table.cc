@@ -69,8 +69,9 @@ absl::Status CheckTableBytes(std::span<const std::byte> bytes, const TableRefere
 
 absl::Status CheckChunks(std::span<const ChunkRecord> chunks, Progress at) {
   for (const ChunkRecord& chunk : chunks) {
-    LAMINA_RETURN_IF_ERROR(CheckPlace(chunk, at));
+    // The codec first: what the other fields of a codec of a later version mean is not known here.
     LAMINA_RETURN_IF_ERROR(CheckRaw(chunk, at));
+    LAMINA_RETURN_IF_ERROR(CheckPlace(chunk, at));
     LAMINA_ASSIGN_OR_RETURN(const uint64_t count, CheckExtent(chunk, at));
     at.elements += count;
     ++at.ordinal;

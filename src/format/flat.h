@@ -70,7 +70,7 @@ class Budget {
   bool Take(const flatbuffers::Vector<Source>* source, std::vector<T>& target) {
     static_assert(sizeof(std::remove_pointer_t<Source>) == sizeof(T) && std::is_trivially_copyable_v<T>);
     if (source == nullptr) return true;
-    if (!Spend(size_t{source->size()} * sizeof(T))) return false;
+    if (!IsAligned(*source) || !Spend(size_t{source->size()} * sizeof(T))) return false;
     target.resize(source->size());
     if (!target.empty()) std::memcpy(target.data(), source->Data(), target.size() * sizeof(T));
     return true;
@@ -81,11 +81,12 @@ class Budget {
     target.assign(source->c_str(), source->size());
     return true;
   }
-  // Room for the elements of a vector that may be missing.
+  // Room for the elements of a vector that may be missing; each counts as wide as it is in the file, or kHeldBytes of what is made of a
+  // table.
   template <typename Source, typename T>
-  bool Reserve(const flatbuffers::Vector<Source>* source, std::vector<T>& target) {
+  bool Reserve(const flatbuffers::Vector<Source>* source, std::vector<T>& target, size_t cost = sizeof(std::remove_pointer_t<Source>)) {
     if (source == nullptr) return true;
-    if (!Spend(size_t{source->size()} * sizeof(T))) return false;
+    if (!IsAligned(*source) || !Spend(size_t{source->size()} * cost)) return false;
     target.reserve(source->size());
     return true;
   }
@@ -97,23 +98,27 @@ class Budget {
   static size_t CostOf(std::string_view text) { return text.size() + 1; }
 
  private:
+  // The verifier looks at the alignment of a vector's length alone.
+  template <typename Source>
+  static bool IsAligned(const flatbuffers::Vector<Source>& source) {
+    return source.size() == 0 || reinterpret_cast<uintptr_t>(source.Data()) % alignof(std::remove_pointer_t<Source>) == 0;
+  }
+
   static constexpr size_t kSlackBytes = size_t{32} << 20;
   size_t left_;
 };
 
 inline absl::Status OverBudget(const FrameKind& kind) {
-  return Damaged(kind, "content", "more than its payload can hold", "no bytes that are referred to twice");
+  return Damaged(kind, "content", "more than its payload can hold, or not aligned",
+                 "no bytes that are referred to twice, and all in place");
 }
 
-// Calls take(element) for each struct of a vector that may be missing. With copies: the verifier looks at the alignment of a vector's
-// length alone, not of its elements.
+// Calls take(element) for each struct of a vector that may be missing.
 template <typename T, typename Take>
 void ForEachStruct(const flatbuffers::Vector<const T*>* source, const Take& take) {
   if (source == nullptr) return;
   for (size_t i = 0; i < source->size(); ++i) {
-    T element;
-    std::memcpy(&element, source->Data() + i * sizeof(T), sizeof(T));
-    take(element);
+    take(*source->Get(static_cast<flatbuffers::uoffset_t>(i)));
   }
 }
 

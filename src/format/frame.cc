@@ -72,7 +72,7 @@ absl::StatusOr<std::span<const std::byte>> Unframed(const FrameKind& kind, std::
   if (!header) return Damaged(kind, "length", absl::StrCat(bytes.size()), absl::StrCat("at least ", kFrameBytes));
   LAMINA_RETURN_IF_ERROR(CheckHeader(kind, *header));
   const std::span<const std::byte> rest = bytes.subspan(kFrameBytes);
-  if (header->payload_bytes > rest.size() || header->payload_bytes > static_cast<uint64_t>(kMetadataBytesMax)) {
+  if (header->payload_bytes > rest.size() || header->payload_bytes > static_cast<uint64_t>(kMetadataBytesMax) - kFrameBytes) {
     return Damaged(kind, "length of the payload", absl::StrCat(header->payload_bytes), absl::StrCat("at most ", rest.size(), " and 1 GiB"));
   }
   const std::span<const std::byte> payload = rest.first(header->payload_bytes);

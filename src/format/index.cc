@@ -1,15 +1,20 @@
 #include "format/index.h"
 
+#include <span>
+
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status.h"
 #include "format/flat.h"
 #include "format/index_generated.h"
+#include "format/twice.h"
 
 namespace lamina::format {
 namespace {
 
 using flatbuffers::FlatBufferBuilder;
+
+constexpr size_t kRuleHeldBytes = 56;  // of a decoder's budget: docs/format.md, "FlatBuffers payloads"
 
 absl::Status Bad(std::string_view what, uint64_t found, std::string_view expected) {
   return Damaged(kIndexFrame, what, absl::StrCat(found), expected);
@@ -58,7 +63,8 @@ bool TakeTables(Budget& budget, const flat::Index& root, Index& index) {
 }
 
 bool TakeRules(Budget& budget, const flat::Index& root, Index& index) {
-  if (!budget.Reserve(root.rules(), index.rules)) return false;
+  static_assert(sizeof(RuleRecord) <= kRuleHeldBytes);
+  if (!budget.Reserve(root.rules(), index.rules, kRuleHeldBytes)) return false;
   if (root.rules() == nullptr) return true;
   for (const flat::Rule* rule : *root.rules()) {
     const flat::RuleFacts& facts = *rule->facts();
@@ -73,8 +79,14 @@ absl::Status CheckPacks(const Index& index) {
   const PackReference own{.tier = 0, .attempt = index.attempt, .writer = index.writer, .nonce = index.nonce};
   if (index.packs.empty() || index.packs[0] != own) return Damaged(kIndexFrame, "pack 0", "another one", "the index's own");
   for (const PackReference& pack : index.packs) {
-    if (pack.tier != 0) return Bad("tier of a pack", pack.tier, "0");
+    // Of a later version, and no damage: nothing older is to be taken for this step.
+    if (pack.tier != 0) return absl::UnimplementedError(absl::StrCat("index: tier ", pack.tier, " of a pack, the only known one is 0"));
     if (pack.attempt.step < 0) return Damaged(kIndexFrame, "step of a pack", absl::StrCat(pack.attempt.step), "0 or more");
+    if (pack.attempt.incarnation == 0) return Bad("incarnation of a pack", 0, "1 or more");
+  }
+  if (const PackReference* twice = NamedTwice<PackReference>(index.packs)) {
+    return Damaged(kIndexFrame, "list of packs", absl::StrCat("one with '", PackPath(twice->attempt, twice->writer), "' twice"),
+                   "each once");
   }
   return absl::OkStatus();
 }

@@ -124,7 +124,35 @@ absl::Status CheckNumber(std::string_view what, uint64_t found, uint64_t least, 
 }
 
 absl::Status CheckAttempt(const AttemptId& id) {
-  return id.step >= 0 ? absl::OkStatus() : Wrong("step", absl::StrCat(id.step), "0 or more");
+  if (id.step < 0) return Wrong("step", absl::StrCat(id.step), "0 or more");
+  return id.incarnation > 0 ? absl::OkStatus() : Wrong("incarnation of an attempt", "0", "1 or more");
+}
+
+// What the record is about: of a commit and a rewind the attempt of the head, of an abort any.
+absl::Status CheckSubject(const LogRecord& record) {
+  if (record.kind == RecordKind::kAbort) return CheckAttempt(record.subject);
+  AttemptId expected;
+  if (record.kind == RecordKind::kCommit || record.kind == RecordKind::kRewind) {
+    const auto head = std::find_if(record.steps.begin(), record.steps.end(), [&](const auto& step) { return step.commit == record.head; });
+    if (head == record.steps.end()) return Wrong("head", absl::StrCat(record.head), "a step: the record is about it");
+    if (record.kind == RecordKind::kCommit && record.head != record.number) {
+      return Wrong("head of a commit", absl::StrCat(record.head), "the step that it commits");
+    }
+    expected = head->attempt;
+  }
+  if (record.subject == expected) return absl::OkStatus();
+  return Wrong("subject", AttemptPath(record.subject), expected == AttemptId{} ? "none" : AttemptPath(expected));
+}
+
+// An attempt that stood in the table twice, once dropped, would lose its files while it is live.
+absl::Status CheckAttemptsDiffer(const std::vector<StepEntry>& steps) {
+  std::vector<AttemptId> attempts;
+  attempts.reserve(steps.size());
+  for (const StepEntry& step : steps) attempts.push_back(step.attempt);
+  std::sort(attempts.begin(), attempts.end());
+  const auto twice = std::adjacent_find(attempts.begin(), attempts.end());
+  if (twice == attempts.end()) return absl::OkStatus();
+  return Wrong("table of steps", absl::StrCat("one with '", AttemptPath(*twice), "' twice"), "each attempt once");
 }
 
 absl::Status CheckStep(const StepEntry& step, uint64_t least, uint64_t number) {
@@ -170,9 +198,10 @@ absl::Status ValidateLogRecord(const LogRecord& record) {
   LAMINA_RETURN_IF_ERROR(CheckNumber("kind", static_cast<uint64_t>(record.kind), 1, 6));
   LAMINA_RETURN_IF_ERROR(CheckNumber("floor", record.floor, 1, record.number));
   LAMINA_RETURN_IF_ERROR(CheckNumber("damaged", record.damaged, 0, record.number - 1));
-  LAMINA_RETURN_IF_ERROR(CheckAttempt(record.subject));
   LAMINA_RETURN_IF_ERROR(CheckOpens(record));
   LAMINA_RETURN_IF_ERROR(CheckSteps(record));
+  LAMINA_RETURN_IF_ERROR(CheckAttemptsDiffer(record.steps));
+  LAMINA_RETURN_IF_ERROR(CheckSubject(record));
   for (const AttemptId& id : record.unswept) LAMINA_RETURN_IF_ERROR(CheckAttempt(id));
   return absl::OkStatus();
 }
@@ -186,16 +215,19 @@ std::string EncodeLogRecord(const LogRecord& record) {
   return copy + copy;
 }
 
-absl::StatusOr<LogRecord> DecodeLogRecordCopy(std::span<const std::byte> bytes, uint64_t number) {
+absl::StatusOr<LogRecord> DecodeLogRecordCopy(std::span<const std::byte> bytes, uint64_t number, const std::optional<Digest>& store_id) {
   LAMINA_ASSIGN_OR_RETURN(LogRecord record, DecodeCopy(bytes));
+  if (store_id.has_value() && record.store_id != *store_id) {
+    return Damaged(kLogFrame, "store", ToString(record.store_id), absl::StrCat(ToString(*store_id), ", that of LAMINA"));
+  }
   if (record.number != number) return Damaged(kLogFrame, "number", absl::StrCat(record.number), absl::StrCat(number, ", that of its name"));
   return record;
 }
 
-absl::StatusOr<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes, uint64_t number) {
-  absl::StatusOr<LogRecord> first = DecodeLogRecordCopy(bytes, number);
+absl::StatusOr<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes, uint64_t number, const std::optional<Digest>& store_id) {
+  absl::StatusOr<LogRecord> first = DecodeLogRecordCopy(bytes, number, store_id);
   if (first.ok() || !absl::IsDataLoss(first.status())) return first;
-  absl::StatusOr<LogRecord> second = DecodeLogRecordCopy(bytes.subspan(bytes.size() / 2), number);
+  absl::StatusOr<LogRecord> second = DecodeLogRecordCopy(bytes.subspan(bytes.size() / 2), number, store_id);
   if (second.ok() || !absl::IsDataLoss(second.status())) return second;
   return base::Annotate(first.status(), "both copies are bad, the first");
 }

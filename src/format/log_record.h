@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,7 +51,7 @@ struct LogRecord {
   uint64_t floor = 1;              // lowest number still kept; a put below it is void
   uint64_t damaged = 0;            // number of a record found damaged in both copies and passed over by a claim; 0: none
   int64_t written_ns = 0;          // wall clock
-  AttemptId subject;               // of commit, abort, drop: the attempt it is about
+  AttemptId subject;               // of commit, abort, rewind: the attempt it is about; else all 0
   std::string reason;              // of abort: "skipped: ...", or the cause; of rewind, drop: why
   std::vector<uint64_t> opens;     // numbers of all `open` records
   Trainer trainer;                 // of the newest `open`
@@ -59,8 +60,9 @@ struct LogRecord {
   bool operator==(const LogRecord&) const = default;
 };
 
-// What a reader insists on: numbers in order and in range, the head in the table, `incarnation` the last of `opens`. InvalidArgument names
-// the first thing that is wrong. A record that fails this must not be published.
+// What a reader insists on: numbers in order and in range, the head in the table, no attempt twice in it, the subject that the kind
+// demands, `incarnation` the last of `opens`. InvalidArgument names the first thing that is wrong. A record that fails this must not be
+// published.
 absl::Status ValidateLogRecord(const LogRecord& record);
 
 inline constexpr size_t kLogCopyAlignment = 4096;  // each copy is padded to this, so that one bad sector does not take both
@@ -68,8 +70,10 @@ inline constexpr size_t kLogCopyAlignment = 4096;  // each copy is padded to thi
 // The record twice, each copy with its own checksum, the second at half the length. Empty when it would be larger than kMetadataBytesMax.
 std::string EncodeLogRecord(const LogRecord& record);
 // Decodes the first sound copy. DataLoss when both are bad, when what they say breaks ValidateLogRecord, or when the record's number is not
-// `number`; Unimplemented for a newer version.
-absl::StatusOr<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes, uint64_t number);
-absl::StatusOr<LogRecord> DecodeLogRecordCopy(std::span<const std::byte> bytes, uint64_t number);  // the same of the first copy alone
+// `number` or its store not `store_id`; Unimplemented for a newer version.
+absl::StatusOr<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes, uint64_t number, const std::optional<Digest>& store_id = {});
+// The same of the first copy alone.
+absl::StatusOr<LogRecord> DecodeLogRecordCopy(std::span<const std::byte> bytes, uint64_t number,
+                                              const std::optional<Digest>& store_id = {});
 
 }  // namespace lamina::format

@@ -72,6 +72,7 @@ std::string EncodePackHeader(const PackHeader& header) {
 absl::StatusOr<PackHeader> DecodePackHeader(std::span<const std::byte> bytes) {
   LAMINA_ASSIGN_OR_RETURN(const HeaderPayload found, UnframedStruct<HeaderPayload>(kPackHeaderFrame, bytes, kPackHeaderBytes));
   if (found.step < 0) return Damaged(kPackHeaderFrame, "step", absl::StrCat(found.step), "0 or more");
+  if (found.incarnation == 0) return Damaged(kPackHeaderFrame, "incarnation", "0", "1 or more");
   return PackHeader{.store_id = found.store_id,
                     .attempt = {.step = found.step, .incarnation = found.incarnation, .attempt = found.attempt},
                     .writer = found.writer,

@@ -29,6 +29,7 @@ absl::Status ValidatePacks(const Packs& packs) {
   for (const ReachedPack& pack : packs.packs) {
     const std::string path = PackPath(pack.attempt, pack.writer);
     if (pack.attempt.step < 0) return absl::InvalidArgumentError(absl::StrCat("packs: step of ", path, " is negative"));
+    if (pack.attempt.incarnation == 0) return absl::InvalidArgumentError(absl::StrCat("packs: incarnation of ", path, " is 0"));
     if (before != nullptr && std::tie(before->attempt, before->writer) >= std::tie(pack.attempt, pack.writer)) {
       return absl::InvalidArgumentError(absl::StrCat("packs: ", path, " is out of order"));
     }

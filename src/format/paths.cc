@@ -49,14 +49,15 @@ std::string ReaderLeasePath(std::string_view nonce) { return Join(kReadersPrefix
 
 std::string ProbePath(std::string_view nonce) { return Join(kProbePrefix, nonce); }
 
-// Each parser ends by printing what it read: only then is it the exact inverse, whatever the number of digits.
+// Each parser ends by printing what it read: only then is it the exact inverse, whatever the number of digits. Records and incarnations
+// count from 1.
 std::optional<AttemptId> ParseAttemptPath(std::string_view path) {
   std::string_view rest = path;
   if (!TakeText(rest, "steps/")) return std::nullopt;
   const std::optional<int64_t> step = TakeNumber<int64_t>(rest);
   if (!step || !TakeText(rest, "/")) return std::nullopt;
   const std::optional<uint64_t> incarnation = TakeNumber<uint64_t>(rest);
-  if (!incarnation || !TakeText(rest, "-")) return std::nullopt;
+  if (incarnation.value_or(0) == 0 || !TakeText(rest, "-")) return std::nullopt;
   const std::optional<uint32_t> attempt = TakeNumber<uint32_t>(rest);
   if (!attempt) return std::nullopt;
   const AttemptId id{.step = *step, .incarnation = *incarnation, .attempt = *attempt};
@@ -72,13 +73,13 @@ std::optional<uint32_t> ParsePackName(std::string_view name) {
 std::optional<uint64_t> ParseLogName(std::string_view name) {
   std::string_view rest = name;
   const std::optional<uint64_t> number = TakeNumber<uint64_t>(rest);
-  return number && LogName(*number) == name ? number : std::nullopt;
+  return number.value_or(0) != 0 && LogName(*number) == name ? number : std::nullopt;
 }
 
 std::optional<uint64_t> ParseWriterLeaseName(std::string_view name) {
   std::string_view rest = name;
   const std::optional<uint64_t> incarnation = TakeNumber<uint64_t>(rest);
-  return incarnation && absl::StrCat(*incarnation) == name ? incarnation : std::nullopt;
+  return incarnation.value_or(0) != 0 && absl::StrCat(*incarnation) == name ? incarnation : std::nullopt;
 }
 
 bool IsNonce(std::string_view name) {

@@ -107,11 +107,8 @@ absl::StatusOr<LogRecord> Log::ReadRecord(uint64_t number) {
   const std::string name = format::LogPath(number);
   LAMINA_ASSIGN_OR_RETURN(const Digest store_id, StoreId());
   LAMINA_ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(tier_, name, format::kMetadataBytesMax));
-  absl::StatusOr<LogRecord> record = format::DecodeLogRecord(base::AsBytes(bytes), number);
-  if (!record.ok()) return base::Annotate(record.status(), absl::StrCat("'", name, "' in ", tier_.Describe()));
-  if (record->store_id == store_id) return record;
-  return absl::DataLossError(absl::StrCat("'", name, "' in ", tier_.Describe(), " is of store ", format::ToString(record->store_id),
-                                          ", expected ", format::ToString(store_id), ", that of ", std::string(format::kStorePath)));
+  absl::StatusOr<LogRecord> record = format::DecodeLogRecord(base::AsBytes(bytes), number, store_id);
+  return record.ok() ? record : base::Annotate(record.status(), absl::StrCat("'", name, "' in ", tier_.Describe()));
 }
 
 Log::Top Log::NothingYet(const Digest& store_id) {

@@ -72,12 +72,13 @@ TEST_CASE("A catalog reads back as written", "[format]") {
 TEST_CASE("A catalog of many tensors reads back as written", "[format]") {
   Catalog catalog = example::OneTensorCatalog();
   catalog.tensors.clear();
+  uint32_t table = 0;
   for (int64_t i = 0; i < 3000; ++i) {
     CatalogTensor tensor{
         .name = "layers." + std::to_string(100'000 + i), .dtype = DType::kFloat32, .global_shape = {i + 1}, .alias_of = "", .boxes = {}};
     for (int64_t row = 0; row <= i; row += 1000) {
       const Box box{.offset = {row}, .extent = {std::min<int64_t>(1000, i + 1 - row)}};
-      tensor.boxes.push_back({.box = box, .writer = 0, .table = static_cast<uint32_t>(row)});
+      tensor.boxes.push_back({.box = box, .writer = 0, .table = table++});
     }
     catalog.tensors.push_back(tensor);
   }
@@ -147,6 +148,26 @@ TEST_CASE("A catalog with ordinals or counts out of range is refused", "[format]
   RequireRefused([](Catalog& c) { c.writers[1].pack_bytes = std::numeric_limits<uint64_t>::max(); }, "bytes");
   RequireRefused([](Catalog& c) { c.topology[1].second = 0; }, "extent is 0");
   RequireRefused([](Catalog& c) { c.topology[1].first = ""; }, "its name has 0 bytes");
+}
+
+TEST_CASE("A catalog that names a pack or a chunk table twice is refused", "[format]") {
+  RequireRefused([](Catalog& c) { c.writers[1].writer = 0; }, "'steps/000000000100/1-0/00000.pack' is named twice");
+  RequireRefused([](Catalog& c) { c.blobs[0].table = 0; }, "chunk table 0 of writer 0 is named twice");
+  RequireRefused([](Catalog& c) { c.blobs[2].table = 1; }, "chunk table 1 of writer 0 is named twice");
+  RequireSecondBoxRefused([](StoredBox& b) { b.writer = b.table = 0; }, "chunk table 0 of writer 0 is named twice");
+}
+
+TEST_CASE("A catalog of incarnation 0, or with a blob above 1 GiB, is refused", "[format]") {
+  RequireRefused([](Catalog& c) { c.attempt.incarnation = 0; }, "incarnation is 0");
+  RequireRefused([](Catalog& c) { c.writers[1].attempt.incarnation = 0; }, "incarnation is 0");
+  RequireRefused([](Catalog& c) { c.blobs[0].bytes = (uint64_t{1} << 30) + 1; }, "more than plain values may have");
+}
+
+TEST_CASE("A message shortens the name of a tensor", "[format]") {
+  Catalog catalog = SmallCatalog();
+  catalog.tensors[3].name = std::string(kNameBytesMax, 'n');
+  catalog.tensors[3].global_shape = {-1};
+  CHECK(ValidateCatalog(catalog).message().size() < 400);
 }
 
 TEST_CASE("A catalog with a dtype that does not exist is refused", "[format]") {

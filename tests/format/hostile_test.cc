@@ -153,11 +153,27 @@ TEST_CASE("Two hundred thousand sound tensors stay within bounded memory", "[for
   for (int i = 0; i < 200'000; ++i) {
     catalog.tensors.push_back(one);
     catalog.tensors.back().name += std::to_string(1'000'000 + i);
+    catalog.tensors.back().boxes = {{.box = one.boxes[0].box, .writer = 0, .table = static_cast<uint32_t>(i + 1)}};
   }
   const std::string bytes = EncodeCatalog(catalog);
   const MemoryMeter meter;
   CHECK(CatalogStatus(base::AsBytes(bytes)).ok());
   CHECK(meter.PeakBytes() <= 2 * bytes.size() + (size_t{64} << 20));
+}
+
+TEST_CASE("Elements of a vector that are not aligned are damage", "[format]") {
+  for (const bool aligned : {true, false}) {
+    FlatBufferBuilder builder;
+    if (!aligned) builder.PushElement<uint32_t>(0);  // built from behind: what comes next ends 4 bytes before a multiple of 8
+    const std::vector<uint8_t> writer(72, 1);
+    builder.StartVector(writer.size(), 1);
+    builder.PushBytes(writer.data(), writer.size());
+    const auto vector = builder.EndVector(1);
+    const std::string bytes = CatalogWith(builder, 2, vector);
+    const absl::Status status = CatalogStatus(base::AsBytes(bytes));
+    CHECK(absl::IsDataLoss(status));
+    CHECK((std::string(status.message()).find("not aligned") != std::string::npos) == !aligned);
+  }
 }
 
 TEST_CASE("A payload that is no FlatBuffer is damage", "[format]") {

@@ -82,12 +82,19 @@ TEST_CASE("An index that refers to what is not there is damage", "[format]") {
   CHECK(refused([](Index& i) { i.packs.clear(); }));
   CHECK(refused([](Index& i) { i.packs[0].nonce.low ^= 1; }));
   CHECK(refused([](Index& i) { i.packs[0].writer ^= 1; }));
-  CHECK(refused([](Index& i) { i.packs[7].tier = 1; }));
+  CHECK(refused([](Index& i) { i.packs[7] = i.packs[0]; }));
+  CHECK(refused([](Index& i) { i.packs[8].attempt = i.packs[7].attempt, i.packs[8].writer = i.packs[7].writer; }));
   CHECK(refused([](Index& i) { i.packs[7].attempt.step = -1; }));
   CHECK(refused([](Index& i) { i.tables[7].pack = 200; }));
   CHECK(refused([](Index& i) { i.tables[7].offset = 4095; }));
   CHECK(refused([](Index& i) { i.tables[7].offset = std::numeric_limits<uint64_t>::max(); }));
   CHECK(refused([](Index& i) { i.tables[7].chunk_count = kTableChunksMax + 1; }));
+}
+
+TEST_CASE("An index with a pack in a tier of a later version is unsupported", "[format]") {
+  Index index = LargeIndex();
+  index.packs[7].tier = 1;
+  CHECK(absl::IsUnimplemented(Decode(EncodeIndex(index)).status()));
 }
 
 TEST_CASE("A chunk table reads back as written", "[format]") {

@@ -30,6 +30,7 @@ LogRecord Changed(const std::function<void(LogRecord&)>& change) {
 TEST_CASE("A log record reads back as written", "[format]") {
   LogRecord record = example::Commit();
   record.number = 77;
+  record.kind = RecordKind::kAbort;
   record.reason = std::string("skipped: no \0 room", 18);
   record.opens = {1, 5, 9};
   record.incarnation = 9;
@@ -40,6 +41,7 @@ TEST_CASE("A log record reads back as written", "[format]") {
     StepEntry step = record.steps[0];
     step.commit = commit;
     step.parent = commit - 1;
+    step.attempt.attempt = static_cast<uint32_t>(commit);
     step.state = static_cast<StepState>(commit % 4 + 1);
     record.steps.push_back(step);
   }
@@ -106,6 +108,17 @@ TEST_CASE("A log record under another number is refused", "[format]") {
   CHECK_THAT(std::string(decoded.status().message()), Catch::Contains("number is 2, expected 3"));
 }
 
+TEST_CASE("A log record of another store is damage, copy by copy", "[format]") {
+  LogRecord other = example::Commit();
+  other.store_id.low ^= 1;
+  const std::string foreign = EncodeLogRecord(other);
+  const std::string own = EncodeLogRecord(example::Commit());
+  REQUIRE(foreign.size() == own.size());
+  const auto decode = [](const std::string& bytes) { return DecodeLogRecord(base::AsBytes(bytes), 2, example::kStoreId); };
+  CHECK(absl::IsDataLoss(decode(foreign).status()));
+  CHECK(*decode(foreign.substr(0, own.size() / 2) + own.substr(own.size() / 2)) == example::Commit());
+}
+
 TEST_CASE("A log record of a newer version is refused by name", "[format]") {
   RequireVersionsAreKept(EncodeLogRecord(example::Commit()), [](auto bytes) { return DecodeLogRecord(bytes, 2).status(); });
 }
@@ -147,6 +160,28 @@ TEST_CASE("A log record that contradicts itself is refused before and after it i
       Changed([](LogRecord& r) { r.steps[0].state_bytes = (uint64_t{1} << 62) + 1; }),
       Changed([](LogRecord& r) { r.steps[0].stored_bytes = uint64_t{1} << 63; }),
       Changed([](LogRecord& r) { r.steps.push_back(r.steps[0]); }),
+      Changed([](LogRecord& r) { r.steps[0].attempt.incarnation = 0; }),
+      Changed([](LogRecord& r) { r.unswept = {{.step = 1}}; }),
+      Changed([](LogRecord& r) { r.subject = {}; }),
+      Changed([](LogRecord& r) { r.subject.attempt = 1; }),
+      Changed([](LogRecord& r) { r.kind = RecordKind::kDrop; }),
+      Changed([](LogRecord& r) { r.kind = RecordKind::kRewrite; }),
+      Changed([](LogRecord& r) { r.number = 3; }),  // commits what an earlier one did
+      Changed([](LogRecord& r) {
+        r.kind = RecordKind::kRewind;
+        r.head = 0;
+      }),
+      Changed([](LogRecord& r) {
+        r.kind = RecordKind::kAbort;
+        r.subject = {};
+      }),
+      Changed([](LogRecord& r) {  // one attempt twice, once dropped
+        r.number = 3;
+        r.kind = RecordKind::kAbort;
+        r.steps.push_back(r.steps[0]);
+        r.steps[1].commit = 3;
+        r.steps[0].state = StepState::kDropped;
+      }),
   };
   CHECK(ValidateLogRecord(example::Commit()).ok());
   for (const LogRecord& record : wrong) {

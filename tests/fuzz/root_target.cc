@@ -201,11 +201,14 @@ format::StepEntry StepOf(const AttemptId& attempt, uint64_t commit, uint64_t par
   return {.commit = commit, .parent = parent, .attempt = attempt, .catalog_digest = DigestOf(catalog), .packs_digest = DigestOf(packs)};
 }
 
-void AddStep(Root& root, const AttemptId& attempt, const format::Catalog& catalog, format::LogRecord& record) {
+void AddStep(Root& root, const AttemptId& attempt, std::span<const Pack> packs, const format::Catalog& catalog, format::LogRecord& record) {
   format::Packs list{.store_id = kStore.store_id, .attempt = attempt, .packs = {}};
-  for (const format::CatalogWriter& writer : catalog.writers) {
+  for (size_t i = 0; i < packs.size(); ++i) {
+    const format::CatalogWriter& writer = catalog.writers[i];
+    uint64_t live_bytes = 0;
+    for (const Region& region : packs[i].chunk_regions) live_bytes += region.bytes;
     list.packs.push_back(
-        {.attempt = attempt, .writer = writer.writer, .nonce = writer.nonce, .pack_bytes = writer.pack_bytes, .live_bytes = 64});
+        {.attempt = attempt, .writer = writer.writer, .nonce = writer.nonce, .pack_bytes = writer.pack_bytes, .live_bytes = live_bytes});
   }
   const std::string catalog_file = format::EncodeCatalog(catalog);
   const std::string list_file = format::EncodePacks(list);
@@ -233,8 +236,9 @@ Root SoundRoot() {
   record.number = record.incarnation = 1;
   record.opens = {1};
   root.records.push_back(PayloadOf(format::kLogFrame, format::EncodeLogRecord(record)));
-  AddStep(root, kFirst, FirstCatalog(std::span(root.packs).first(1)), record);
-  AddStep(root, kSecond, SecondCatalog(std::span(root.packs).subspan(1)), record);
+  const std::span<const Pack> packs(root.packs);
+  AddStep(root, kFirst, packs.first(1), FirstCatalog(packs.first(1)), record);
+  AddStep(root, kSecond, packs.subspan(1), SecondCatalog(packs.subspan(1)), record);
   return root;
 }
 

@@ -14,7 +14,7 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.tables_left = len(data) // 8 + 1
-        self.bytes_left = len(data)
+        self.bytes_left = 2 * len(data) + (32 << 20)
 
     def word(self, at: int, code: str) -> int:
         width = struct.calcsize(code)
@@ -37,7 +37,7 @@ class _Reader:
     def spend(self, size: int) -> None:
         self.bytes_left -= size
         if self.bytes_left < 0:
-            raise DamagedError("FlatBuffer: it refers to more bytes than it has")
+            raise DamagedError("FlatBuffer: it refers to more than it can hold")
 
     def table(self, at: int, table: Table, depth: int) -> dict[str, Any]:
         self.tables_left -= 1
@@ -69,12 +69,13 @@ class _Reader:
         count = self.word(begin, "I")
         if field.kind == "tables":
             self.take(begin + 4, 4 * count, 4)
+            self.spend(count * field.held_bytes)
             return [self.table(self.target(begin + 4 + 4 * i), field.of, depth + 1) for i in range(count)]
         if field.kind == "string":
             text = self.take(begin + 4, count + 1, 1)
             if text[-1]:
                 raise DamagedError(f"FlatBuffer: the string at {begin} does not end with a zero")
-            self.spend(count)
+            self.spend(count + 1)
             return text[:-1]
         data = self.take(begin + 4, count * field.of.itemsize, field.of.alignment if count else 4)
         self.spend(len(data))

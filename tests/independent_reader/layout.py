@@ -109,12 +109,14 @@ PROCESS = struct(("pid", "<i8"), ("start_ticks", "<i8"))
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a FlatBuffers table. `kind`: struct, string, vector (of structs or scalars) or tables; `of`: of what."""
+    """A field of a FlatBuffers table. `kind`: struct, string, vector (of structs or scalars) or tables; `of`: of what. `held_bytes`: what
+    each element of tables counts of a reader's budget."""
 
     name: str
     kind: str
     of: Any = None
     required: bool = False
+    held_bytes: int = 0
 
 
 def facts(of: np.dtype) -> Field:
@@ -127,7 +129,7 @@ INDEX: Table = (
     facts(INDEX_FACTS),
     Field("packs", "vector", PACK_REFERENCE),
     Field("tables", "vector", TABLE_REFERENCE),
-    Field("rules", "tables", RULE),
+    Field("rules", "tables", RULE, held_bytes=56),
 )
 MESH_DIMENSION: Table = (Field("extent", "struct", MESH_EXTENT, required=True), Field("name", "string"))
 TENSOR: Table = (
@@ -141,10 +143,10 @@ TENSOR: Table = (
 BLOB: Table = (facts(BLOB_FACTS), Field("name", "string", required=True))
 CATALOG: Table = (
     facts(CATALOG_FACTS),
-    Field("topology", "tables", MESH_DIMENSION),
+    Field("topology", "tables", MESH_DIMENSION, held_bytes=40),
     Field("writers", "vector", WRITER),
-    Field("tensors", "tables", TENSOR),
-    Field("blobs", "tables", BLOB),
+    Field("tensors", "tables", TENSOR, held_bytes=152),
+    Field("blobs", "tables", BLOB, held_bytes=56),
 )
 PACKS: Table = (facts(PACKS_FACTS), Field("packs", "vector", REACHED_PACK))
 TRAINER: Table = (

@@ -58,7 +58,7 @@ def payload(data: bytes, magic: bytes, *, exact: bool = True) -> bytes:
     if frame["required"]:
         raise UnsupportedError(f"required features {frame['required']:#x}; none are known here")
     size = int(frame["payload_bytes"])
-    check(size <= 1 << 30 and size <= len(data) - layout.FRAME_BYTES, f"a payload of {size} bytes in {len(data)}")
+    check(size <= (1 << 30) - layout.FRAME_BYTES and size <= len(data) - layout.FRAME_BYTES, f"a payload of {size} bytes in {len(data)}")
     check(not exact or size == len(data) - layout.FRAME_BYTES, "there are bytes behind the payload")
     found = data[layout.FRAME_BYTES :][:size]
     check(number(frame["payload_checksum"]) == layout.xxh128(found), "the payload's checksum is wrong")
@@ -85,6 +85,23 @@ def key(attempt: np.void) -> tuple[int, int, int]:
     return int(attempt["step"]), int(attempt["incarnation"]), int(attempt["attempt"])
 
 
+def check_attempt(attempt: np.void) -> None:
+    check(attempt["step"] >= 0, "a step below 0")
+    check(attempt["incarnation"] >= 1, "an incarnation of number 0")
+
+
+def check_differ(values: list[Any], what: str) -> None:
+    check(len(set(values)) == len(values), f"two of the {what} are the same")
+
+
+def check_ranks(blobs: set[tuple[bytes, int]], rank_count: int) -> None:
+    """Where there is a tree, plain values belong to the ranks that the document gives."""
+    if all(name != b"tree" for name, _ in blobs):
+        return
+    check(all(rank == 0 for name, rank in blobs if name in (b"tree", b"metadata")), "a tree or metadata of another rank than 0")
+    check(sum(name == b"place" for name, _ in blobs) == rank_count, "the values of some rank are not there")
+
+
 def named(path: Path, read: Callable[[], Any]) -> Any:
     """What `read` returns; what it raises names the file."""
     try:
@@ -99,11 +116,17 @@ class Pack:
     """A pack's bytes, once its header has been found to be what a reference says."""
 
     def __init__(self, root: "Root", attempt: np.void, writer: int, nonce: int) -> None:
-        self.path = root.path / layout.step_folder(attempt) / layout.pack_name(writer)
+        self.path = root.file(str(layout.step_folder(attempt)), layout.pack_name(writer))
         self.data = memoryview(read_bytes(self.path))
+        self.left = len(self.data)  # that the tables of a step may still name
         header = named(self.path, lambda: fixed(bytes(self.data[: layout.HEADER_BYTES]), layout.MAGIC_HEADER, layout.PACK_HEADER))
         same = (number(header["store_id"]), key(header), header["writer"]) == (root.store_id, key(attempt), writer)
         named(self.path, lambda: check(same and number(header["nonce"]) == nonce, "the header is of another pack"))
+
+    def claim(self, size: int) -> None:
+        """In this version every byte is stored once."""
+        self.left -= size
+        check(self.left >= 0, f"{self.path}: the tables of the step name more than it holds")
 
     def read(self, offset: int, size: int) -> memoryview:
         named(self.path, lambda: check(4096 <= offset <= 1 << 62 and offset + size <= len(self.data), f"{size} bytes at {offset}"))
@@ -117,6 +140,9 @@ class Writer:
         self.pack = root.pack(entry["attempt"], int(entry["writer"]), number(entry["nonce"]))
         self.index = named(self.pack.path, lambda: self._read_index(root, entry))
         self.packs = [root.pack(p["attempt"], int(p["writer"]), number(p["nonce"])) for p in self.index["packs"]]
+        for reference in self.index["tables"]:
+            end = int(reference["offset"]) + 64 * int(reference["chunk_count"])
+            check(end <= len(self.packs[reference["pack"]].data), f"{self.pack.path}: a table ends beyond its pack")
 
     def _read_index(self, root: "Root", entry: np.void) -> Facts:
         data, size = self.pack.data, int(entry["pack_bytes"])
@@ -135,12 +161,14 @@ class Writer:
         check(number(index["facts"]["store_id"]) == root.store_id, "the index is of another store")
         check(len(index["packs"]), "the index does not name its own pack")
         for pack in index["packs"]:
-            check(pack["attempt"]["step"] >= 0, "a pack of a step below 0")
             if pack["tier"]:
                 raise UnsupportedError(f"tier {pack['tier']}")
+            check_attempt(pack["attempt"])
+        check_differ([(*key(pack["attempt"]), int(pack["writer"])) for pack in index["packs"]], "packs")
         for reference in index["tables"]:
             check(reference["pack"] < len(index["packs"]), "a table in a pack that the index does not name")
             check(reference["chunk_count"] <= 1 << 24, f"a table of {reference['chunk_count']} chunks")
+            check(4096 <= reference["offset"] <= 1 << 62, f"a table at {reference['offset']}")
         return index
 
     def chunks(self, ordinal: int, elements: int, element_bytes: int) -> np.ndarray:
@@ -148,10 +176,13 @@ class Writer:
         check(ordinal < len(self.index["tables"]), f"{self.pack.path}: there is no table {ordinal}")
         reference = self.index["tables"][ordinal]
         pack = self.packs[reference["pack"]]
+        pack.claim(64 * int(reference["chunk_count"]))
         data = pack.read(int(reference["offset"]), 64 * int(reference["chunk_count"]))
         check(layout.xxh128(data) == number(reference["digest"]), f"{pack.path}: the digest of table {ordinal} is wrong")
         records = np.frombuffer(data, layout.CHUNK)
         named(pack.path, lambda: self._check_chunks(records, elements, element_bytes))
+        for record in records:
+            self.packs[record["pack"]].claim(int(record["stored_bytes"]))
         return records
 
     def _check_chunks(self, records: np.ndarray, elements: int, element_bytes: int) -> None:
@@ -204,22 +235,31 @@ class Root:
 
     def __init__(self, path: str | Path, bytes_max: int = 1 << 30) -> None:
         self.path, self.bytes_max = Path(path), bytes_max
-        store = self.path / "LAMINA"
+        store = self.file("LAMINA")
         facts = named(store, lambda: fixed(read_bytes(store), layout.MAGIC_STORE, layout.STORE))
         self.store_id, self.seed = number(facts["store_id"]), int(facts["fingerprint_seed"])
         if facts["fingerprint_algorithm"] != 1:
             raise UnsupportedError(f"{store}: fingerprint algorithm {facts['fingerprint_algorithm']}")
         self._packs: dict[Path, Pack] = {}
 
+    def file(self, *parts: str) -> Path:
+        """The path of a file below the root. No link on the way, nor at its end, is followed."""
+        path = self.path
+        for part in Path(*parts).parts:
+            path /= part
+            check(not path.is_symlink(), f"{path} is a link")
+        return path
+
     def record_numbers(self) -> list[int]:
         """Numbers in log/, ascending."""
-        log = self.path / "log"
+        log = self.file("log")
         names = [entry.name for entry in log.iterdir()] if log.is_dir() else []
         return sorted(int(name) for name in names if name.isascii() and name.isdigit() and int(name) > 0 and f"{int(name):012d}" == name)
 
     def record(self, wanted: int) -> Facts:
-        path = self.path / "log" / f"{wanted:012d}"
+        path = self.file("log", f"{wanted:012d}")
         data = read_bytes(path)
+        named(path, lambda: check(len(data) <= 1 << 30, f"{len(data)} bytes of a log record"))
         try:
             return self._copy(data, wanted)
         except DamagedError:
@@ -246,8 +286,18 @@ class Root:
         check(all((steps["state"] >= 1) & (steps["state"] <= 4)), "a step's state is none that is known")
         check(all(steps["state_bytes"] <= 1 << 62) and all(steps["stored_bytes"] <= 1 << 62), "a step of more than 2^62 bytes")
         check(facts["head"] == 0 or int(facts["head"]) in commits, "the head is not in the table")
-        attempts = (facts["subject"], *steps["attempt"], *record["unswept"])
-        check(all(attempt["step"] >= 0 for attempt in attempts), "a step below 0")
+        for attempt in (*steps["attempt"], *record["unswept"]):
+            check_attempt(attempt)
+        check_differ([key(attempt) for attempt in steps["attempt"]], "steps")
+        by_commit = dict(zip(commits, steps["attempt"], strict=True))
+        if facts["kind"] == 3:
+            check_attempt(facts["subject"])
+        elif facts["kind"] in (2, 4):
+            about = by_commit.get(int(facts["head"]))
+            check(about is not None and key(facts["subject"]) == key(about), "the record is about another step than the head")
+            check(facts["kind"] == 4 or facts["head"] == wanted, "a commit of another step than the head")
+        else:
+            check(key(facts["subject"]) == (0, 0, 0), "a record about an attempt, of a kind that is about none")
         return record
 
     def newest(self) -> Facts | None:
@@ -278,7 +328,7 @@ class Root:
         return self._packs[path]
 
     def catalog(self, step: np.void) -> Facts:
-        path = self.path / layout.step_folder(step["attempt"]) / "catalog"
+        path = self.file(str(layout.step_folder(step["attempt"])), "catalog")
         return named(path, lambda: self._catalog(read_bytes(path), step))
 
     def _catalog(self, data: bytes, step: np.void) -> Facts:
@@ -289,7 +339,10 @@ class Root:
         check(key(facts["attempt"]) == key(step["attempt"]), "it is of another attempt")
         check(1 <= facts["rank_count"] < 1 << 31, f"it is of a job of {facts['rank_count']} ranks")
         check(all(dimension["extent"]["value"] >= 1 for dimension in catalog["topology"]), "a mesh dimension below 1")
-        check(all(writers["attempt"]["step"] >= 0), "a pack of a step below 0")
+        check(all(1 <= len(dimension["name"]) <= 65536 for dimension in catalog["topology"]), "the name of a mesh dimension")
+        for attempt in (facts["attempt"], *writers["attempt"]):
+            check_attempt(attempt)
+        check_differ([(*key(writer["attempt"]), int(writer["writer"])) for writer in writers], "writers")
         names = [tensor["name"] for tensor in catalog["tensors"]]
         ascending(names, "tensors")
         ascending([(blob["name"], int(blob["facts"]["rank"])) for blob in catalog["blobs"]], "blobs")
@@ -297,6 +350,8 @@ class Root:
         check(all(blob["facts"]["rank"] < facts["rank_count"] for blob in catalog["blobs"]), "a blob of a rank that was not there")
         places = [place for tensor in catalog["tensors"] for place in tensor["places"]] + [b["facts"]["place"] for b in catalog["blobs"]]
         check(all(place["writer"] < len(writers) for place in places), "bytes of a writer that was not there")
+        check_differ([(int(place["writer"]), int(place["table"])) for place in places], "chunk tables of boxes and blobs")
+        check(all(blob["facts"]["bytes"] <= 1 << 30 for blob in catalog["blobs"]), "a blob of more than a GiB")
         by_name = dict(zip(names, catalog["tensors"], strict=True))
         for tensor in catalog["tensors"]:
             _check_tensor(tensor, by_name)
@@ -304,7 +359,7 @@ class Root:
 
     def packs(self, step: np.void) -> np.ndarray:
         """The entries of the file `packs`."""
-        path = self.path / layout.step_folder(step["attempt"]) / "packs"
+        path = self.file(str(layout.step_folder(step["attempt"])), "packs")
         return named(path, lambda: self._packs_file(read_bytes(path), step))
 
     def _packs_file(self, data: bytes, step: np.void) -> np.ndarray:
@@ -315,7 +370,8 @@ class Root:
         packs = found["packs"]
         ascending([(*key(pack["attempt"]), int(pack["writer"])) for pack in packs], "packs")
         check(all(packs["live_bytes"] <= packs["pack_bytes"]), "more bytes live than there are")
-        check(all(packs["attempt"]["step"] >= 0), "a pack of a step below 0")
+        for pack in packs:
+            check_attempt(pack["attempt"])
         return packs
 
     def read(self, step: np.void) -> Contents:
@@ -323,7 +379,7 @@ class Root:
         self._packs.clear()
         catalog = self.catalog(step)
         writers = [Writer(self, entry) for entry in catalog["writers"]]
-        live: dict[Path, set[tuple[int, int]]] = {}
+        live: dict[Path, int] = {}
         boxes = {tensor["name"]: _boxes(tensor) for tensor in catalog["tensors"]}
         left = self.bytes_max
         for tensor in catalog["tensors"]:
@@ -336,7 +392,8 @@ class Root:
             writer = writers[place["writer"]]
             records = writer.chunks(int(place["table"]), elements, element_bytes)
             for record in records:
-                live.setdefault(writer.packs[record["pack"]].path, set()).add((int(record["offset"]), int(record["stored_bytes"])))
+                path = writer.packs[record["pack"]].path
+                live[path] = live.get(path, 0) + int(record["stored_bytes"])
             return b"".join(writer.raw(record, dtype, self.seed) for record in records)
 
         tensors: dict[bytes, Tensor] = {}
@@ -358,11 +415,12 @@ class Root:
         for blob in catalog["blobs"]:
             facts = blob["facts"]
             blobs[blob["name"], int(facts["rank"])] = box_bytes(facts["place"], int(facts["bytes"]), "uint8", 1)
+        check_ranks(set(blobs), int(catalog["facts"]["rank_count"]))
         self._check_reached(step, writers, live)
         topology = {dimension["name"]: int(dimension["extent"]["value"]) for dimension in catalog["topology"]}
         return Contents(tensors, blobs, int(catalog["facts"]["rank_count"]), topology)
 
-    def _check_reached(self, step: np.void, writers: list[Writer], live: dict[Path, set[tuple[int, int]]]) -> None:
+    def _check_reached(self, step: np.void, writers: list[Writer], live: dict[Path, int]) -> None:
         """`packs` lists what the step needs, with its length and live bytes."""
         where = self.path / layout.step_folder(step["attempt"]) / "packs"
         listed = {}
@@ -370,9 +428,8 @@ class Root:
             pack = self.pack(entry["attempt"], int(entry["writer"]), number(entry["nonce"]))
             check(len(pack.data) == entry["pack_bytes"], f"{where}: {pack.path} has {len(pack.data)} bytes, not {entry['pack_bytes']}")
             listed[pack.path] = int(entry["live_bytes"])
-        for pack in [pack for writer in writers for pack in writer.packs]:
-            needed = sum(size for _, size in live.get(pack.path, ()))
-            check(listed.get(pack.path) == needed, f"{where}: {pack.path} has {needed} live bytes, listed: {listed.get(pack.path)}")
+        for path in {pack.path for writer in writers for pack in writer.packs} | listed.keys():
+            check(listed.get(path) == live.get(path, 0), f"{where}: {path} has {live.get(path, 0)} live bytes, listed: {listed.get(path)}")
 
     def check(self) -> list[tuple[np.void, Contents]]:
         """Reads all that the root holds: every record that counts, every step.
@@ -384,9 +441,17 @@ class Root:
         if newest is None:
             return []
         floor, damaged = int(newest["facts"]["floor"]), int(newest["facts"]["damaged"])
-        for wanted in self.record_numbers():
-            if wanted >= floor and wanted != damaged:
+        numbers = self.record_numbers()
+        expected = {*range(max(floor, numbers[-1] - len(numbers)), numbers[-1] + 1), *map(int, newest["opens"])}
+        check(expected <= set(numbers), f"{self.path}: records of the log are missing")
+        for wanted in numbers:
+            if wanted < floor:
+                continue
+            try:
                 self.record(wanted)
+            except DamagedError:  # passed over, with only the newest of several named
+                if wanted > damaged:
+                    raise
         return [(step, self.read(step)) for step in self.steps()]
 
 
@@ -395,7 +460,8 @@ def _check_tensor(tensor: Facts, by_name: dict[bytes, Facts]) -> None:
     check(int(tensor["facts"]["dtype"]) in layout.DTYPES, f"{name!r} has dtype {tensor['facts']['dtype']}")
     check(len(shape) <= 64 and all(extent >= 0 for extent in shape), f"{name!r} has shape {shape}")
     element_bytes = layout.DTYPES[int(tensor["facts"]["dtype"])][1]
-    check(math.prod(shape) * element_bytes <= 1 << 62, f"{name!r} has shape {shape}")
+    product = math.prod(extent for extent in shape if extent)
+    check(product <= 1 << 62 and math.prod(shape) * element_bytes <= 1 << 62, f"{name!r} has shape {shape}")
     if tensor["alias_of"]:
         target = by_name.get(tensor["alias_of"])
         check(target is not None, f"{name!r} is an alias of a tensor that is not there")

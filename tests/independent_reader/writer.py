@@ -25,16 +25,17 @@ class Lies:
     """What is changed on the way.
 
     Attributes:
-        parts: by the name of a part (LAMINA, header, chunks, index, footer, catalog, packs, open, commit), what changes it in place.
+        parts: by the name of a part (LAMINA, header, chunks, index, footer, catalog, packs, open, commit), what changes it in place, or
+            returns another one in its place.
         frames: by the same names, fields of the part's frame.
     """
 
-    parts: Mapping[str, Callable[[Part], None]] = field(default_factory=dict)
+    parts: Mapping[str, Callable[[Part], Part | None]] = field(default_factory=dict)
     frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def told(self, name: str, part: Part) -> Part:
-        self.parts.get(name, lambda part: None)(part)
-        return part
+        other = self.parts.get(name, lambda part: None)(part)
+        return part if other is None else other
 
     def framed(self, name: str, magic: bytes, payload: bytes) -> bytes:
         return frame(magic, payload, **self.frames.get(name, {}))

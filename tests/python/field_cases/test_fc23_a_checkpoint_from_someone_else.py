@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import test_golden as golden
 from fills import blank, raw
@@ -62,7 +63,20 @@ def repeat(*path: Any) -> Callable[[Any], None]:
     return change
 
 
-def lie(**parts: Callable[[Any], None]) -> Lies:
+def later_codec(records: Any) -> None:
+    """The first chunk; what else its record says may have another meaning."""
+    for name, value in {"codec": 3, "offset": 0, "stored_bytes": 0, "rule": 0}.items():
+        records[name][0] = value
+
+
+def later_tier(packs: Any) -> Any:
+    """Another pack, in a tier that this version does not know."""
+    other = packs[:1].copy()
+    other["tier"] = other["writer"] = 1
+    return other
+
+
+def lie(**parts: Callable[[Any], Any]) -> Lies:
     return Lies(parts=parts)
 
 
@@ -95,6 +109,9 @@ LIES: dict[str, Lies] = {
     "large_chunk": lie(chunks=assign(0, "raw_bytes", value=0xFFFFFFFF)),
     "stored_longer": lie(chunks=assign(0, "stored_bytes", value=0xFFFFFFF0)),
     "unknown_codec": lie(chunks=assign(0, "codec", value=77)),
+    "later_codec": lie(chunks=later_codec),
+    "later_tier": lie(index=lambda part: part.update(packs=np.concatenate([part["packs"], later_tier(part["packs"])]))),
+    "blob_of_more_than_a_gib": lie(catalog=assign("blobs", 0, "facts", "bytes", value=(1 << 30) + 1)),
     "later_chunk": lie(chunks=assign(0, "element_begin", value=1)),
     "index_past_the_end": lie(footer=assign("index_offset", value=PAST)),
     "long_index": lie(footer=assign("index_bytes", value=2**63)),
@@ -107,11 +124,116 @@ LIES: dict[str, Lies] = {
     "long_payload": Lies(frames={"catalog": {"payload_bytes": 1 << 62}}),
     **{f"version_{name}": Lies(frames={name: {"version": 999}}) for name in ("LAMINA", "header", "index", "footer", "catalog", "commit")},
 }
+
+
+def often(times: int, *path: Any) -> Callable[[Any], None]:
+    """Makes an array hold its first member so often."""
+
+    def change(part: Any) -> None:
+        for step in path[:-1]:
+            part = part[step]
+        part[path[-1]] = np.repeat(part[path[-1]][:1], times)
+
+    return change
+
+
+def records_of_one_chunk(times: int) -> Callable[[Any], Any]:
+    """A table of more than one KiB names its chunk so often."""
+
+    def change(records: Any) -> Any:
+        if int(records["raw_bytes"][0]) <= 1024:
+            return records
+        many = np.repeat(records, times)
+        many["element_begin"] = np.arange(times) * int(records["raw_bytes"][0])
+        return many
+
+    return change
+
+
+def many_boxes(times: int, size: int, writers: bool = False) -> Callable[[Any], None]:
+    """The tensor `big` has so many boxes with the same bytes, each perhaps of another writer."""
+
+    def change(catalog: Any) -> None:
+        places = np.repeat(catalog["tensors"][0]["places"], times)
+        places["writer"] += np.arange(times, dtype=np.uint32) * writers
+        coordinates = [number for at in range(times) for number in (at * size, size)]
+        catalog["tensors"][0].update(shape=[times * size], places=places, coordinates=coordinates)
+
+    return change
+
+
+def many_blobs(times: int, table: int | None) -> Callable[[Any], None]:
+    """So many more blobs like the first, with its table, or with tables from `table` on."""
+
+    def change(catalog: Any) -> None:
+        for at in range(times):
+            facts = catalog["blobs"][0]["facts"].copy()
+            if table is not None:
+                facts["place"]["table"] = table + at
+            catalog["blobs"].insert(at + 1, {"facts": facts, "name": b"a%06d" % at})
+
+    return change
+
+
+def both(*changes: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def change(part: Any) -> None:
+        for each in changes:
+            each(part)
+
+    return change
+
+
+def whole(size: int) -> Callable[[Any], None]:
+    return lambda catalog: catalog["tensors"][0].update(shape=[size], coordinates=[0, size])
+
+
+BIG = {"big": ("uint8", (1 << 18,), bytes(range(256)) * 1024), **TENSORS}
+LONG_NAME = {"n" * 65536: ("uint8", (1 << 11,), bytes(range(256)) * 8), **TENSORS}
+MIB = {"a": bytes(range(256)) * 4096}
+# Small roots that would have much memory taken: tensors, blobs beside the usual ones, lies.
+BOMBS: dict[str, tuple[Any, dict[str, bytes], Lies]] = {
+    "one_pack_over_and_over": (
+        BIG,
+        {},
+        lie(index=often(1500, "packs"), chunks=records_of_one_chunk(1000), catalog=whole(1000 << 18)),
+    ),
+    "one_chunk_over_and_over": (BIG, {}, lie(chunks=records_of_one_chunk(1000), catalog=whole(1000 << 18))),
+    "one_writer_over_and_over": (BIG, {}, lie(catalog=both(often(1000, "writers"), many_boxes(1000, 1 << 18, writers=True)))),
+    "one_table_over_and_over": (BIG, {}, lie(catalog=many_boxes(1000, 1 << 18))),
+    "one_table_for_all_blobs": (TENSORS, MIB, lie(catalog=many_blobs(150, None))),
+    "tables_alike_for_all_blobs": (
+        TENSORS,
+        MIB,
+        lie(
+            catalog=many_blobs(150, 4),
+            index=lambda part: part.update(tables=np.concatenate([part["tables"], np.repeat(part["tables"][1:2], 150)])),
+        ),
+    ),
+    "many_problems_of_a_long_name": (
+        LONG_NAME,
+        {},
+        lie(chunks=lambda records: cut_to_pieces(records) if int(records["raw_bytes"][0]) > 1024 else records),
+    ),
+}
+
+
+def cut_to_pieces(records: Any) -> Any:
+    """Two thousand chunks of a byte, all of them damaged."""
+    pieces = np.repeat(records, 1 << 11)
+    pieces["element_begin"] = np.arange(1 << 11)
+    pieces["raw_bytes"] = pieces["stored_bytes"] = 1
+    pieces["offset"] += np.arange(1 << 11, dtype=np.uint64)
+    return pieces
+
+
 # Blobs that lie; only a restore reads them.
 TEXTS: dict[str, dict[str, str]] = {
     "tree_is_a_list": {"tree": "[]"},
     "tree_is_null": {"tree": "null"},
     "tree_is_no_json": {"tree": "\x80\x04K\x01."},
+    "tree_of_no_number": {"tree": '{"$dict":[["n",NaN],["w",{"$tensor":"w"}]]}'},
+    "tree_of_a_number_too_large": {"tree": '{"$dict":[["n",1e999],["w",{"$tensor":"w"}]]}'},
+    "tree_of_other_text": {"tree": '{"$dict":[["n",7],["w",{"$tensor":"w"}],["\xc3\xa9",1]]}'},
     "tree_is_deep": {"tree": '{"$list":[' * 100000},
     "tree_has_a_bare_key": {"tree": '{"n":7}'},
     "key_of_the_tree_twice": {"tree": '{"$dict":[["n",7],["n",8],["w",{"$tensor":"w"}]]}'},
@@ -149,6 +271,8 @@ def write_all(folder: Path) -> None:
         write_root(folder / f"lie_{name}", TENSORS, blobs, lies)
     for name, texts in TEXTS.items():
         write_root(folder / f"text_{name}", TENSORS, blobs | {blob: text.encode("latin-1") for blob, text in texts.items()})
+    for name, (tensors, more, lies) in BOMBS.items():
+        write_root(folder / f"bomb_{name}", tensors, blobs | more, lies)
     evil = pickle.dumps(Owned(folder / "owned.txt"))
     for name, path in FILES.items():
         write_root(folder / f"pickle_{name}", TENSORS, blobs)
@@ -194,16 +318,18 @@ def test_fc23_roots_that_tell_the_truth_are_read(told: Told) -> None:
 
 def test_fc23_every_lie_is_refused_loudly(folder: Path, told: Told) -> None:
     lies = {name: each for name, each in told.items() if name not in ("good", "odd_names")}
-    assert len(lies) == len(LIES) + len(TEXTS) + len(FILES) + len(CUTS)
+    assert len(lies) == len(LIES) + len(BOMBS) + len(TEXTS) + len(FILES) + len(CUTS)
     for name, each in lies.items():
         # A restore does without `packs`; a load and verify do without the meaning of blobs, and a load without blobs at all.
         if name != "pickle_packs":
             assert each["restore"]["error"] in ("CorruptionError", "UnsupportedError", "MismatchError"), (name, each["restore"])
-        if name not in ("pickle_packs", "lie_large_blob") and not name.startswith("text_"):
+        if name not in ("pickle_packs", "bomb_tables_alike_for_all_blobs") and not name.startswith("text_"):
             assert each["load"]["error"] in ("CorruptionError", "UnsupportedError"), (name, each["load"])
             assert re.search(r"LAMINA|log/0|steps/0", each["load"]["told"]), (name, each["load"])
         if not name.startswith("text_"):
             assert each["verify"]["told"] != "fine", name
+    for name in ("lie_later_codec", "lie_later_tier"):  # of a later version, so that no older step is taken for it
+        assert told[name]["restore"]["error"] == told[name]["load"]["error"] == "UnsupportedError", told[name]
     assert not (folder / "owned.txt").exists()
 
 
