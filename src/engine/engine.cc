@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/serial.h"
@@ -203,7 +204,24 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
   return std::static_pointer_cast<SaveHandle>(pending->ticket);
 }
 
+// One at a time: a claim that storage held up, so that its caller gave up, may come back at any time and is the job's claim then. A second
+// one beside it would fence the first, and the job with it.
 absl::StatusOr<Claimed> EngineImpl::EnsureClaimed(bool for_first_save) {
+  {
+    env::MutexLock lock(mutex_);
+    while (claiming_ && !stopping_) changed_.Wait(mutex_);
+    if (claiming_) return absl::CancelledError("this checkpointer is closed");
+    claiming_ = true;
+  }
+  const absl::Cleanup end = [this] {
+    env::MutexLock lock(mutex_);
+    claiming_ = false;
+    changed_.NotifyAll();
+  };
+  return Claim(for_first_save);
+}
+
+absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
   std::optional<Claimed> before;
   {
     env::MutexLock lock(mutex_);
@@ -281,7 +299,7 @@ absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
   claimed.incarnation = reader.Get<uint64_t>();
   if (!reader.AtEnd()) return absl::InternalError(absl::StrCat(what, ": rank 0 sent a claim that cannot be read"));
   LAMINA_ASSIGN_OR_RETURN(job.plans, PlanTogether(job));
-  LAMINA_RETURN_IF_ERROR(CheckRoom(job));
+  LAMINA_RETURN_IF_ERROR(CheckRoom(job, deadline_ns));
   env::MutexLock lock(mutex_);
   if (!claimed_.has_value()) claimed_ = claimed;
   first_plans_ = job.plans;
@@ -315,12 +333,15 @@ absl::Status EngineImpl::CheckPlace() {
   return placed;
 }
 
-absl::Status EngineImpl::CheckRoom(const SaveJob& job) {
+absl::Status EngineImpl::CheckRoom(const SaveJob& job, int64_t deadline_ns) {
   const std::string what = absl::StrCat("save of step ", job.step, ", the room for it");
   return agreement_
       .Assemble(job.key + "/first/room", what, kSaveDeadlineS, absl::OkStatus(),
                 [&]() -> absl::StatusOr<std::string> {
-                  const absl::StatusOr<std::optional<env::FileSystemInfo>> room = runtime_.tier.Capacity();
+                  using Room = std::optional<env::FileSystemInfo>;
+                  const absl::StatusOr<Room> room = ValueInTime<Room>(runtime_.env, deadline_ns, what, HoldForStorage(),
+                                                                      [&tier = runtime_.tier] { return tier.Capacity(); });
+                  if (absl::IsDeadlineExceeded(room.status())) return room.status();
                   if (!room.ok() || !room->has_value()) return std::string();  // one that does not tell is tried
                   const StateSize size{job.plans->plan.state_bytes, 0};
                   const auto warn = [&](std::string text) { Post(EventKind::kFallback, job, 0, 0, std::move(text)); };

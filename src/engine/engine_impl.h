@@ -63,8 +63,9 @@ class EngineImpl final : public Engine {
   absl::Status Prologue(SaveJob& job, const absl::Status& mine);
   absl::StatusOr<std::shared_ptr<const PlanSet>> PlanTogether(const SaveJob& job);
   // The cheap ones of Preflight's checks; a warning becomes an event.
-  absl::Status CheckPlace();                   // of the leader, before it claims: whether the log can be kept there
-  absl::Status CheckRoom(const SaveJob& job);  // collective, when the plan is known and nothing of the state is written
+  absl::Status CheckPlace();  // of the leader, before it claims: whether the log can be kept there
+  // Collective, when the plan is known and nothing of the state is written.
+  absl::Status CheckRoom(const SaveJob& job, int64_t deadline_ns);
   absl::Status TakeSnapshot(SaveJob& job, const SaveRequest& request);
   absl::StatusOr<device::PinnedWindow*> WindowFor(int64_t bytes);
   absl::Status HashReplicas(SaveJob& job, std::span<const TensorView> tensors);
@@ -78,6 +79,7 @@ class EngineImpl final : public Engine {
 
   // The root.
   absl::StatusOr<Claimed> EnsureClaimed(bool for_first_save);
+  absl::StatusOr<Claimed> Claim(bool for_first_save);  // on one thread at a time
   absl::Status ShareClaim(const std::string& key, const Patience& patience, const absl::Status& mine, bool for_first_save);
 
   void SaveLoop();
@@ -107,6 +109,7 @@ class EngineImpl final : public Engine {
   std::string phase_ ABSL_GUARDED_BY(mutex_) = "idle";
   std::deque<std::shared_ptr<PendingSave>> pending_ ABSL_GUARDED_BY(mutex_);  // the first one runs
   std::optional<Claimed> claimed_ ABSL_GUARDED_BY(mutex_);
+  bool claiming_ ABSL_GUARDED_BY(mutex_) = false;    // a thread is at it, perhaps one that nobody waits for any more
   bool line_known_ ABSL_GUARDED_BY(mutex_) = false;  // of the leader: a restore has ended well, or there was nothing to restore
   std::map<int64_t, std::shared_ptr<const PlanSet>> plans_after_ ABSL_GUARDED_BY(mutex_);  // of saves that have ended, by number
   std::shared_ptr<const PlanSet> first_plans_ ABSL_GUARDED_BY(mutex_);                     // agreed on in the last prologue

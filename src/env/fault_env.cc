@@ -41,14 +41,15 @@ void FaultPlan::SetHiddenFromOthersNs(int64_t duration_ns) {
   hidden_from_others_ns_ = duration_ns;
 }
 
-void FaultPlan::SetHang(std::optional<std::string> path_part) {
+void FaultPlan::SetHang(std::optional<std::string> path_part, std::optional<FaultCall> call) {
   const std::lock_guard lock(mutex_);
   hang_ = std::move(path_part);
+  hang_call_ = call;
 }
 
-bool FaultPlan::Hangs(const std::string& path) const {
+bool FaultPlan::Hangs(FaultCall call, const std::string& path) const {
   const std::lock_guard lock(mutex_);
-  return hang_.has_value() && path.find(*hang_) != std::string::npos;
+  return hang_call_.value_or(call) == call && hang_.has_value() && path.find(*hang_) != std::string::npos;
 }
 
 void FaultPlan::Made(const std::string& path) {
@@ -125,7 +126,7 @@ constexpr int64_t kHangPollNs = 10 * base::kMillisecondNs;
 
 absl::Status Check(Env& base, FaultPlan& plan, FaultCall call, std::string_view what, const std::string& path,
                    const std::string& second_path = {}) {
-  while (plan.Hangs(path)) base.SleepNs(kHangPollNs);
+  while (plan.Hangs(call, path)) base.SleepNs(kHangPollNs);
   const std::optional<int> error_number = plan.Due(call, path, second_path);
   return error_number.has_value() ? base::ErrnoStatus(*error_number, what, second_path.empty() ? path : second_path) : absl::OkStatus();
 }

@@ -63,8 +63,9 @@ class FaultPlan {
   void SetHiddenNs(int64_t duration_ns);
   // The same for files that another process made or touched less than so long ago, by this machine's clock.
   void SetHiddenFromOthersNs(int64_t duration_ns);
-  // Calls on paths that contain this do not return before it is taken back by nullopt, as on a file server that is gone.
-  void SetHang(std::optional<std::string> path_part);
+  // Calls (of the kind, if one is given) on paths that contain this do not return before it is taken back by nullopt, as on a file server
+  // that is gone.
+  void SetHang(std::optional<std::string> path_part, std::optional<FaultCall> call = std::nullopt);
   // Each n-th OpenForRead fails with ESTALE. 0: none.
   void SetStaleOpenEvery(int64_t count);
   // Calls failed by rules and stale opens so far.
@@ -76,7 +77,7 @@ class FaultPlan {
   size_t PartBytes(size_t bytes) const;
   // How long to wait before a part so long is written.
   int64_t ReserveWrite(size_t bytes, int64_t now_ns);
-  bool Hangs(const std::string& path) const;
+  bool Hangs(FaultCall call, const std::string& path) const;
   void Made(const std::string& path);  // by this process
   bool HidesOthers(const std::string& path, int64_t age_ns) const;
   void Hide(const std::string& path, int64_t now_ns);
@@ -96,6 +97,7 @@ class FaultPlan {
   int64_t hidden_ns_ = 0;
   std::map<std::string, int64_t> hidden_until_ns_;
   std::optional<std::string> hang_;
+  std::optional<FaultCall> hang_call_;
   int64_t hidden_from_others_ns_ = 0;
   std::set<std::string> made_;  // while others' are hidden
   int64_t stale_open_every_ = 0;

@@ -47,4 +47,35 @@ TEST_CASE("Closing does not wait for a lease that storage does not take back", "
   REQUIRE(job.engine(0).Close(-1) == absl::OkStatus());
 }
 
+TEST_CASE("A claim that hung and comes back is the job's one claim", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 1, [](Options& options) { options.save_timeout_s = options.restore_seconds_max = 0.5; });
+  job.faults(0).SetHang(GENERATE("/log", "/LAMINA", "/writers"));
+  for (int64_t step = 1; step <= 2; ++step) REQUIRE(absl::IsDeadlineExceeded(All(job.Save({step, 1}))));
+  REQUIRE(absl::IsDeadlineExceeded(All(job.Restore(std::nullopt))));
+  job.faults(0).SetHang(std::nullopt);
+  absl::Status saved = absl::UnknownError("not tried");
+  for (int64_t step = 3; step < 30 && !saved.ok(); ++step) saved = All(job.Save({step, 1}));  // one that finds the machine busy runs late
+  REQUIRE(saved == absl::OkStatus());
+  REQUIRE(All(job.End()) == absl::OkStatus());
+  const absl::StatusOr<testing::Found> found = testing::CheckRoot(job.env(), RootIn(scratch));
+  REQUIRE(found.ok());
+  REQUIRE(found->incarnation == 1);
+  REQUIRE(found->line.size() == 1);
+}
+
+TEST_CASE("A file system that does not tell its room ends the first save on all ranks", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 2, [](Options& options) { options.save_timeout_s = 1; });
+  job.faults(0).SetHang("", env::FaultCall::kCapacity);
+  for (const absl::Status& status : job.Save({1, 1})) {
+    INFO(status);
+    REQUIRE(absl::IsDeadlineExceeded(status));
+    REQUIRE(std::string(status.message()).find("rank 0") != std::string::npos);
+  }
+  job.faults(0).SetHang(std::nullopt);
+  REQUIRE(All(job.Save({2, 1})) == absl::OkStatus());
+  REQUIRE(All(job.End()) == absl::OkStatus());
+}
+
 }  // namespace lamina
