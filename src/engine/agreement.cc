@@ -29,6 +29,10 @@ uint64_t PartCountOf(std::string_view head) {
   return split ? parts : 0;
 }
 
+absl::Status OfRank(const absl::Status& status, int32_t rank, std::string_view phase) {
+  return base::WithDetail(base::WithDetail(status, base::kRankDetail, absl::StrCat(rank)), base::kPhaseDetail, phase);
+}
+
 std::string BeatKey(int32_t rank) { return absl::StrCat("beat/", rank); }
 
 // When each rank was last heard of by one wait.
@@ -101,9 +105,10 @@ absl::Status DecodeStatus(std::string_view text) {
 
 absl::Status FromRank(const absl::Status& status, int32_t rank, std::string_view phase) {
   if (status.ok() || base::DetailOf(status, base::kRankDetail).has_value()) return status;
-  absl::Status named = base::Annotate(status, absl::StrCat("rank ", rank, ", ", std::string(phase)));
-  return base::WithDetail(base::WithDetail(named, base::kRankDetail, absl::StrCat(rank)), base::kPhaseDetail, phase);
+  return OfRank(base::Annotate(status, absl::StrCat("rank ", rank, ", ", std::string(phase))), rank, phase);
 }
+
+bool IsAbsence(const absl::Status& status) { return base::DetailOf(status, base::kPhaseDetail) == kWaitingPhase; }
 
 std::string NameRanks(const std::vector<int32_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -190,7 +195,9 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
     if (!store.ok() && (!absl::IsUnavailable(store) || now_ns - answered_ns >= beat_timeout_ns_)) return store;
     if (now_ns >= patience.deadline_ns) {
       const char* const hint = patience.watch_beats ? "" : ": all ranks of the process group call save() and restore(), in the same order";
-      return absl::DeadlineExceededError(absl::StrCat(what, ": ", NameRanks(missing), " did not come in time", hint));
+      // Of the ranks that are missing, not of this one, which waited.
+      return OfRank(absl::DeadlineExceededError(absl::StrCat(what, ": ", NameRanks(missing), " did not come in time", hint)),
+                    missing.front(), kWaitingPhase);
     }
     if (patience.watch_beats && store.ok()) {
       const std::vector<int32_t> silent = watch.Silent(missing, [this](int32_t rank) { return coordinator_.Get(Full(BeatKey(rank))); });

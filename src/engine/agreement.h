@@ -22,11 +22,13 @@ std::string EncodeStatus(const absl::Status& status);
 absl::Status DecodeStatus(std::string_view text);
 // The status with this rank and phase as details, and "rank 3, writing: " before the message, unless an earlier cause is in it already.
 absl::Status FromRank(const absl::Status& status, int32_t rank, std::string_view phase);
+inline constexpr std::string_view kWaitingPhase = "waiting";  // of a rank that others waited for in vain
+bool IsAbsence(const absl::Status& status);                   // all it says is that a rank did not come
 
 // How long and under which conditions to wait.
 struct Patience {
   std::string what;                                  // "the vote of step 100": for messages
-  int64_t deadline_ns = env::kForeverNs;             // DeadlineExceeded naming the ranks that are missing
+  int64_t deadline_ns = env::kForeverNs;             // DeadlineExceeded naming the ranks that are missing; its details are the first one's
   bool watch_beats = true;                           // Unavailable naming a rank that is missing and has not beaten for beat_timeout_s
   std::function<absl::Status()> tick = {};           // called at each poll; a status that is not OK ends the wait
   std::function<absl::Status()> without_store = {};  // the same, about once a second while the store does not answer

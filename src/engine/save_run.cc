@@ -325,7 +325,7 @@ absl::Status SaveRun::AllCauses(const absl::Status& cause) {
     if (!failed.ok()) break;  // the store is gone, and `first` says so or something before it
     if (!failed->has_value()) continue;
     const absl::Status status = DecodeStatus(**failed);
-    if (told.ok()) told = status;
+    if (told.ok() || (IsAbsence(told) && !IsAbsence(status))) told = status;
     const std::string message(status.message());
     if (IsSkip(first) && !IsSkip(status)) {  // a failure is told as one, whatever a hook said beside it
       first = status;
@@ -334,7 +334,7 @@ absl::Status SaveRun::AllCauses(const absl::Status& cause) {
     if (std::find(messages.begin(), messages.end(), message) == messages.end()) messages.push_back(message);
   }
   // A rank that merely missed the others' votes is not the cause where another one tells what went wrong.
-  const bool waited = base::DetailOf(first, base::kRankDetail) == std::nullopt;
+  const bool waited = IsAbsence(first) || base::DetailOf(first, base::kRankDetail) == std::nullopt;
   if (waited && !told.ok()) return told;
   if (messages.size() == 1) return first;
   absl::Status all(first.code(), absl::StrCat(messages[0], "; and ", absl::StrJoin(messages.begin() + 1, messages.end(), "; ")));

@@ -129,7 +129,9 @@ TEST_CASE("A rank that does not come is named after begin_timeout_s", "[engine]"
   for (const absl::Status& status : job.Save({2, 1}, {0, 1, 3})) {
     INFO(status);
     REQUIRE(absl::IsDeadlineExceeded(status));
-    REQUIRE(Contains(status, "rank 2"));
+    REQUIRE(Contains(status, "rank 2 did not come in time"));
+    REQUIRE(base::DetailOf(status, base::kRankDetail) == "2");
+    REQUIRE(base::DetailOf(status, base::kPhaseDetail) == "waiting");
   }
 }
 
