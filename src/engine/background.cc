@@ -129,15 +129,18 @@ void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
       claimed_->parent = kUnknownCommit;  // or somebody has dropped it: the next save follows the head
       if (result.ended.commit != kUnknownCommit) claimed_->restored_step = -1;
     }
-    fenced = !committed && !skipped && absl::IsAborted(result.ended.cause);
-    fenced_ = fenced_ || fenced;
+    fenced = fence_.ok() && !result.ended.fence.ok();
+    if (fenced) {
+      fence_ = result.ended.fence;
+      fenced_number_ = pending.job.number;
+    }
   }
   const std::string cause = skipped ? result.ended.reason : std::string(result.ended.cause.message());
   Post(committed ? EventKind::kCommitted
        : skipped ? EventKind::kSaveSkipped
                  : EventKind::kSaveFailed,
        pending.job, result.ended.total.written_bytes, duration_ns, committed ? "" : cause);
-  if (fenced) Post(EventKind::kFenced, pending.job, 0, 0, cause);
+  if (fenced) Post(EventKind::kFenced, pending.job, 0, 0, std::string(result.ended.fence.message()));
   if (committed || skipped) {
     pending.ticket->End(report);
   } else {

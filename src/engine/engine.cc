@@ -134,6 +134,14 @@ absl::Status EngineImpl::CheckMaySave(int64_t step) {
   return closed_ ? absl::FailedPreconditionError("this checkpointer is closed") : absl::OkStatus();
 }
 
+// Of saves that have ended on every rank by the time that this one is called, so that all ranks raise at the same call. The one in between
+// has looked at the log before it wrote anything.
+absl::Status EngineImpl::CheckNotFenced(int64_t number) {
+  env::MutexLock lock(mutex_);
+  if (fence_.ok() || fenced_number_ > number - options_.saves_in_flight_max) return absl::OkStatus();
+  return base::Annotate(fence_, "a newer incarnation has the root, and this job saves no more");
+}
+
 absl::Status EngineImpl::WaitForInFlight(int64_t saves_max) {
   env::MutexLock lock(mutex_);
   while (static_cast<int64_t>(pending_.size()) > saves_max) {
@@ -167,6 +175,7 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
     ticket->End(FromRank(room, options_.rank, "waiting"));
     return std::static_pointer_cast<SaveHandle>(ticket);
   }
+  LAMINA_RETURN_IF_ERROR(CheckNotFenced(number));
 
   const auto active = std::make_shared<Active>(*this);
   auto pending = std::make_shared<PendingSave>();
@@ -422,7 +431,7 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
   {
     env::MutexLock lock(mutex_);
     if (closed_) return absl::FailedPreconditionError("this checkpointer is closed");
-    if (fenced_) return absl::AbortedError("a newer incarnation has taken this root over: this job must not restore as its trainer");
+    if (!fence_.ok()) return base::Annotate(fence_, "a newer incarnation has the root, and this job must not restore as its trainer");
   }
   const int64_t number = restore_count_++;
   const auto active = std::make_shared<Active>(*this);

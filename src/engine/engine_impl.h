@@ -57,6 +57,7 @@ class EngineImpl final : public Engine {
 
   // Save, in its parts; all on the caller's thread.
   absl::Status CheckMaySave(int64_t step);
+  absl::Status CheckNotFenced(int64_t number);
   absl::Status WaitForInFlight(int64_t saves_max);
   std::shared_ptr<const PlanSet> PlansFor(int64_t number);
   absl::Status MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns);
@@ -104,7 +105,8 @@ class EngineImpl final : public Engine {
   int64_t give_up_ns_ ABSL_GUARDED_BY(mutex_) = -1;    // when closing waits for storage no longer; -1: it does not wait yet
   int32_t storage_count_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces of work on storage of restores, the lease among them
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
-  bool fenced_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status fence_ ABSL_GUARDED_BY(mutex_);         // Aborted once a newer incarnation has the root
+  int64_t fenced_number_ ABSL_GUARDED_BY(mutex_) = 0;  // the save that told all ranks so
   int32_t active_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string phase_ ABSL_GUARDED_BY(mutex_) = "idle";
   std::deque<std::shared_ptr<PendingSave>> pending_ ABSL_GUARDED_BY(mutex_);  // the first one runs

@@ -112,6 +112,7 @@ std::string Encode(const Ended& ended) {
   writer.PutText(ended.reason);
   writer.Put(ended.commit);
   writer.Put(ended.total);
+  writer.PutText(EncodeStatus(ended.fence));
   return writer.Take();
 }
 
@@ -123,6 +124,7 @@ absl::StatusOr<Ended> DecodeEnded(std::string_view text) {
   ended.reason = reader.GetText();
   ended.commit = reader.Get<uint64_t>();
   ended.total = reader.Get<SaveTotals>();
+  ended.fence = DecodeStatus(reader.GetText());
   if (!reader.AtEnd() || kind > static_cast<uint8_t>(Ended::Kind::kSkipped)) return Unreadable("verdict");
   ended.kind = static_cast<Ended::Kind>(kind);
   return ended;

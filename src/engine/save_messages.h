@@ -57,6 +57,7 @@ struct Ended {
   std::string reason;  // of a skip
   uint64_t commit = 0;
   SaveTotals total;
+  absl::Status fence;  // Aborted: whatever became of this save, a newer incarnation has the root, and the job saves no more
 };
 
 std::string Encode(const Ready& ready);

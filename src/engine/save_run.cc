@@ -28,6 +28,7 @@ Ended Aborted(const absl::Status& cause) {
   Ended ended;
   ended.kind = Ended::Kind::kAborted;
   ended.cause = cause;
+  if (absl::IsAborted(cause)) ended.fence = cause;
   return ended;
 }
 
@@ -146,6 +147,8 @@ absl::StatusOr<Go> SaveRun::LeadReady() {
     }
     go.plan_anew = go.plan_anew || ready.description_changed;
   }
+  // Whatever a fenced job still wrote, it could not commit. A log that does not answer is the commit's trouble.
+  if (const absl::Status fence = log_.CheckNotFenced(claimed_.incarnation); absl::IsAborted(fence)) return fence;
   go.proceed = true;
   go.attempt = {job_.step, claimed_.incarnation, attempt_};
   const absl::Status prepared = base::Annotate(runtime_.tier.Prepare(format::AttemptPath(go.attempt)), "making the step's directory");
@@ -385,7 +388,14 @@ Ended SaveRun::CommittedByLog(const format::AttemptId& attempt) {
     ended.total.state_bytes = static_cast<int64_t>(entry.state_bytes);
     ended.total.written_bytes = static_cast<int64_t>(entry.stored_bytes);
   }
+  NoteFence(ended);
   return ended;
+}
+
+// A commit below a newer claim counts, since that claim has seen it; the next one would not.
+void SaveRun::NoteFence(Ended& ended) {
+  const absl::Status fence = log_.CheckNotFenced(claimed_.incarnation);
+  if (absl::IsAborted(fence)) ended.fence = fence;
 }
 
 absl::Status SaveRun::CheckReplicas(const std::vector<Vote>& votes) {
@@ -510,6 +520,7 @@ absl::StatusOr<Ended> SaveRun::WriteAndCommit(const Go& go, const std::vector<Vo
   request.stored_bytes = static_cast<uint64_t>(ended.total.written_bytes);
   LAMINA_ASSIGN_OR_RETURN(ended.commit, log_.Commit(request));
   ended.kind = Ended::Kind::kCommitted;
+  NoteFence(ended);
   return ended;
 }
 

@@ -101,6 +101,7 @@ class SaveRun {
   absl::Status WriteObject(const std::string& name, std::string_view bytes);
   Ended Settle(const Go& go, const absl::Status& why);
   Ended CommittedByLog(const format::AttemptId& attempt);
+  void NoteFence(Ended& ended);
   Ended FollowVerdict(const Go& go, const absl::Status& mine);
   void Tell(const absl::Status& cause);
   absl::Status AllCauses(const absl::Status& cause);

@@ -52,6 +52,16 @@ bool FaultPlan::Hangs(FaultCall call, const std::string& path) const {
   return hang_call_.value_or(call) == call && hang_.has_value() && path.find(*hang_) != std::string::npos;
 }
 
+void FaultPlan::CountHang() {
+  const std::lock_guard lock(mutex_);
+  ++hang_count_;
+}
+
+int64_t FaultPlan::hang_count() const {
+  const std::lock_guard lock(mutex_);
+  return hang_count_;
+}
+
 void FaultPlan::Made(const std::string& path) {
   const std::lock_guard lock(mutex_);
   if (hidden_from_others_ns_ > 0) made_.insert(path);
@@ -126,6 +136,7 @@ constexpr int64_t kHangPollNs = 10 * base::kMillisecondNs;
 
 absl::Status Check(Env& base, FaultPlan& plan, FaultCall call, std::string_view what, const std::string& path,
                    const std::string& second_path = {}) {
+  if (plan.Hangs(call, path)) plan.CountHang();
   while (plan.Hangs(call, path)) base.SleepNs(kHangPollNs);
   const std::optional<int> error_number = plan.Due(call, path, second_path);
   return error_number.has_value() ? base::ErrnoStatus(*error_number, what, second_path.empty() ? path : second_path) : absl::OkStatus();

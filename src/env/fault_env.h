@@ -66,6 +66,7 @@ class FaultPlan {
   // Calls (of the kind, if one is given) on paths that contain this do not return before it is taken back by nullopt, as on a file server
   // that is gone.
   void SetHang(std::optional<std::string> path_part, std::optional<FaultCall> call = std::nullopt);
+  int64_t hang_count() const;  // calls that have begun to hang so far
   // Each n-th OpenForRead fails with ESTALE. 0: none.
   void SetStaleOpenEvery(int64_t count);
   // Calls failed by rules and stale opens so far.
@@ -78,6 +79,7 @@ class FaultPlan {
   // How long to wait before a part so long is written.
   int64_t ReserveWrite(size_t bytes, int64_t now_ns);
   bool Hangs(FaultCall call, const std::string& path) const;
+  void CountHang();
   void Made(const std::string& path);  // by this process
   bool HidesOthers(const std::string& path, int64_t age_ns) const;
   void Hide(const std::string& path, int64_t now_ns);
@@ -98,6 +100,7 @@ class FaultPlan {
   std::map<std::string, int64_t> hidden_until_ns_;
   std::optional<std::string> hang_;
   std::optional<FaultCall> hang_call_;
+  int64_t hang_count_ = 0;
   int64_t hidden_from_others_ns_ = 0;
   std::set<std::string> made_;  // while others' are hidden
   int64_t stale_open_every_ = 0;

@@ -306,6 +306,11 @@ absl::StatusOr<Verdict> Log::Abort(const AttemptId& attempt, std::string_view re
   return verdict;
 }
 
+absl::Status Log::CheckNotFenced(uint64_t incarnation) {
+  LAMINA_ASSIGN_OR_RETURN(const LogRecord newest, Newest(/*damage_ok=*/true));
+  return CheckFence(newest, incarnation);
+}
+
 absl::StatusOr<Verdict> Log::VerdictOf(const AttemptId& attempt) {
   LAMINA_ASSIGN_OR_RETURN(const LogRecord newest, Newest());
   LAMINA_ASSIGN_OR_RETURN(const Settlement settled, SettlementIn(newest, attempt));

@@ -76,6 +76,8 @@ class Log {
   // (fenced) when a newer incarnation opened before it, whatever else settled it: nothing but a commit matters more to the caller. After
   // another failure the outcome is unknown.
   absl::StatusOr<Verdict> Abort(const format::AttemptId& attempt, std::string_view reason);
+  // Aborted when a newer incarnation has opened, for which nothing that this one still writes counts.
+  absl::Status CheckNotFenced(uint64_t incarnation);
   // An attempt of an older incarnation that never committed counts as aborted: it can do so no more.
   absl::StatusOr<Verdict> VerdictOf(const format::AttemptId& attempt);
   // Makes `commit` the head of the line; commits off the new line become abandoned. NotFound when it has left the table; Aborted when

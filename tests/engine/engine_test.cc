@@ -318,6 +318,11 @@ TEST_CASE("A save that a newer launch makes fail says that it is fenced, and wha
   const ScratchDirectory scratch;
   ThreadJob old_one(RootIn(scratch), 2);
   RequireOk(old_one.Save({100, 1}));
+  // The newer one claims when the older one's save has begun to write, having found itself the newest.
+  old_one.faults(0).SetHang("steps/000000000200");
+  std::vector<absl::Status> statuses;
+  const std::unique_ptr<env::Task> saving = old_one.env().Start("saving", [&] { statuses = old_one.Save({200, 1}); });
+  while (old_one.faults(0).hang_count() == 0) old_one.env().SleepNs(1'000'000);
   ThreadJob new_one(RootIn(scratch), 2);
   RequireOk(new_one.Restore(std::nullopt));
   // As where the newer one has swept what is being written, and for any other cause.
@@ -327,7 +332,9 @@ TEST_CASE("A save that a newer launch makes fail says that it is fenced, and wha
                                                                  {1, env::FaultCall::kSync, "00001.pack", ENOENT},
                                                                  {1, env::FaultCall::kWrite, "00001.pack", ENOSPC}}));
   old_one.faults(rank).AddRule({.call = call, .path_part = part, .error_number = error_number});
-  for (const absl::Status& status : old_one.Save({200, 1})) {
+  old_one.faults(0).SetHang(std::nullopt);
+  saving->Join();
+  for (const absl::Status& status : statuses) {
     INFO(status);
     REQUIRE(absl::IsAborted(status));
     REQUIRE(std::string(status.message()).find("was fenced by incarnation") != std::string::npos);

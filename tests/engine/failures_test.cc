@@ -315,4 +315,88 @@ TEST_CASE("Trouble that is no damage never makes a restore resume older", "[engi
   }
 }
 
+namespace {
+
+// How one save of a rank ended, and whether it was Save itself that refused it.
+struct SaveEnd {
+  absl::Status status;
+  bool refused = false;
+};
+
+SaveEnd SaveOf(ThreadJob& job, int32_t rank, const Moment& moment) {
+  const auto handle = testing::BeginSave(job.engine(rank), job.state(rank), moment);
+  if (!handle.ok()) return {handle.status(), true};
+  return {testing::Await(**handle), false};
+}
+
+// Lets another trainer claim the root right behind the next record that is put.
+class TakenOverTier final : public tier::FileTier {
+ public:
+  TakenOverTier(env::Env& env, const std::string& root, io::IoQueue& queue)
+      : FileTier(env, root, queue), env_(env), other_(env, root, queue) {}
+  absl::Status PutIfAbsent(std::string_view name, std::string_view bytes) override {
+    LAMINA_RETURN_IF_ERROR(FileTier::PutIfAbsent(name, bytes));
+    if (!name.starts_with("log/") || !std::exchange(armed, false)) return absl::OkStatus();
+    return tier::Log(env_, other_).Claim({.run_id = {}, .takeover = true}).status();
+  }
+  bool armed = false;
+
+ private:
+  env::Env& env_;
+  tier::FileTier other_;
+};
+
+}  // namespace
+
+TEST_CASE("A job that was taken over writes nothing more, and all its ranks raise at the same call", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob old_job(RootIn(scratch), 3);
+  RequireOk(old_job.Save({1, 1}));
+  {
+    ThreadJob new_job(RootIn(scratch), 2);
+    RequireOk(new_job.Restore(std::nullopt));
+    RequireOk(new_job.Save({2, 2}));
+    RequireOk(new_job.End());
+  }
+  std::vector<std::vector<SaveEnd>> outcomes(3);
+  RequireOk(old_job.Each([&](int32_t rank) {
+    for (int64_t step = 3; step < 8; ++step) outcomes[static_cast<size_t>(rank)].push_back(SaveOf(old_job, rank, {step, 1}));
+    return absl::OkStatus();
+  }));
+  for (const std::vector<SaveEnd>& of_rank : outcomes) {
+    for (size_t i = 0; i < of_rank.size(); ++i) {
+      INFO("save " << i << ": " << of_rank[i].status);
+      REQUIRE(absl::IsAborted(of_rank[i].status));
+      REQUIRE(Contains(of_rank[i].status, "was fenced by incarnation"));
+      REQUIRE(of_rank[i].refused == (i >= 2));
+    }
+  }
+  for (const absl::Status& status : old_job.Restore(std::nullopt)) REQUIRE(absl::IsAborted(status));
+  for (const char* const step : {"3", "4", "5"}) REQUIRE_FALSE(fs::exists(RootIn(scratch) + "/steps/00000000000" + step));
+  RequireOk(old_job.End());
+  REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{2, 2}, {1, 1}});
+}
+
+TEST_CASE("A commit that a claim came right behind counts, and is the job's last", "[engine]") {
+  const ScratchDirectory scratch;
+  const std::unique_ptr<env::Env> env = env::NewPosixEnv();
+  const Options options = testing::JobOptions(RootIn(scratch), 0, 1);
+  testing::DirectQueue queue;
+  TakenOverTier tier(*env, options.root, queue);
+  coord::InProcessHub hub;
+  coord::InProcessCoordinator coordinator(*env, hub);
+  device::HostDevice device(*env);
+  const std::unique_ptr<Engine> engine = engine::NewEngine(options, {*env, tier, coordinator, device}).value();
+  testing::RankState state(0, 1);
+  REQUIRE(testing::Await(*testing::BeginSave(*engine, state, {1, 1}).value()) == absl::OkStatus());
+  tier.armed = true;
+  REQUIRE(testing::Await(*testing::BeginSave(*engine, state, {2, 1}).value()) == absl::OkStatus());
+  const auto behind = testing::BeginSave(*engine, state, {3, 1});
+  REQUIRE(absl::IsAborted(testing::Await(**behind)));
+  REQUIRE_FALSE(fs::exists(RootIn(scratch) + "/steps/000000000003"));
+  REQUIRE(absl::IsAborted(testing::BeginSave(*engine, state, {4, 1}).status()));
+  REQUIRE(engine->Close(-1) == absl::OkStatus());
+  REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{2, 1}, {1, 1}});
+}
+
 }  // namespace lamina

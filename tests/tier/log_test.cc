@@ -162,6 +162,8 @@ TEST_CASE("A newer incarnation fences the older one", "[tier][log]") {
   REQUIRE(absl::IsAborted(place.log.Rewind(old_one, kept, "x")));
   REQUIRE(absl::IsAborted(place.log.Drop({kept}, "x", old_one)));
   REQUIRE(absl::IsAborted(place.log.Sweep(old_one).status()));
+  REQUIRE(absl::IsAborted(place.log.CheckNotFenced(old_one)));
+  REQUIRE(place.log.CheckNotFenced(open.number) == absl::OkStatus());
   REQUIRE(other.Newest()->number == open.number);
   // What it had committed stays its own.
   REQUIRE(place.log.VerdictOf(place.Attempt(100, old_one)).value() == Verdict::kCommitted);
