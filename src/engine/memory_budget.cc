@@ -5,11 +5,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <vector>
 
-#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/bytes.h"
 #include "base/units.h"
 
@@ -23,19 +24,63 @@ constexpr double kSnapshotFactor = 1.1;
 std::string Text(env::Env& env, const std::string& path) {
   absl::StatusOr<std::unique_ptr<env::File>> file = env.files().OpenForRead(path);
   if (!file.ok()) return {};
-  std::array<std::byte, 4096> bytes{};
+  std::array<std::byte, 8192> bytes{};
   const absl::StatusOr<int64_t> count = (*file)->ReadAt(0, bytes);
   return count.ok() ? std::string(base::AsText(std::span(bytes).first(static_cast<size_t>(*count)))) : std::string();
 }
 
-// The number that follows `name`, up to `unit`; nullopt when the text has none.
-std::optional<int64_t> NumberAfter(std::string_view text, std::string_view name, std::string_view unit) {
-  const size_t found = text.find(name);
-  if (found == std::string_view::npos) return std::nullopt;
-  const std::string_view rest = text.substr(found + name.size());
-  const absl::string_view number = absl::StripAsciiWhitespace(absl::string_view(rest.data(), std::min(rest.find(unit), rest.size())));
-  int64_t value = 0;
-  return absl::SimpleAtoi(number, &value) ? std::optional(value) : std::nullopt;
+// The first number of the line that starts with `name`; nullopt when the text has none.
+std::optional<int64_t> NumberOf(std::string_view text, std::string_view name) {
+  for (const absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    if (!absl::StartsWith(line, absl::string_view(name.data(), name.size()))) continue;
+    const std::vector<absl::string_view> words = absl::StrSplit(line.substr(name.size()), ' ', absl::SkipEmpty());
+    int64_t value = 0;
+    return !words.empty() && absl::SimpleAtoi(words.front(), &value) ? std::optional(value) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// How one version of control groups says what a group may take and has taken, children included.
+struct GroupFiles {
+  const char* mount;
+  const char* limit;
+  const char* used;
+  std::array<std::string_view, 2> reclaimable;  // of memory.stat: caches of files, which the kernel gives up before it refuses memory
+};
+constexpr GroupFiles kGroupsV2{"/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file ", "active_file "}};
+constexpr GroupFiles kGroupsV1{
+    "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}};
+
+// The group of this process, "/" where the kernel does not tell or the group lies outside of what is mounted here.
+std::string GroupPath(env::Env& env, const std::string& top, bool version_1) {
+  const std::string groups = Text(env, top + "/proc/self/cgroup");
+  for (const absl::string_view line : absl::StrSplit(groups, '\n')) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::vector<absl::string_view> controllers = absl::StrSplit(fields[1], ',');
+    const bool found = version_1 ? std::find(controllers.begin(), controllers.end(), "memory") != controllers.end() : fields[1].empty();
+    if (found && absl::StartsWith(fields[2], "/") && !absl::StrContains(fields[2], "..")) return std::string(fields[2]);
+  }
+  return "/";
+}
+
+// What the tightest of a group and those around it leaves; nullopt when none has a limit.
+std::optional<int64_t> LeftInGroups(env::Env& env, const std::string& top, const GroupFiles& files, std::string group) {
+  std::optional<int64_t> least;
+  while (true) {
+    const std::string directory = absl::StrCat(top, files.mount, group, group == "/" ? "" : "/");
+    const std::optional<int64_t> limit = NumberOf(Text(env, directory + files.limit), "");
+    const std::optional<int64_t> used = NumberOf(Text(env, directory + files.used), "");
+    if (limit.has_value() && used.has_value()) {
+      const std::string stat = Text(env, directory + "memory.stat");
+      int64_t held = *used;
+      for (const std::string_view name : files.reclaimable) held -= std::max<int64_t>(NumberOf(stat, name).value_or(0), 0);
+      const int64_t left = std::max<int64_t>(*limit - std::max<int64_t>(held, 0), 0);
+      least = std::min(least.value_or(left), left);
+    }
+    if (group == "/") return least;
+    group = group.substr(0, std::max<size_t>(group.rfind('/'), 1));
+  }
 }
 
 // This rank's part of the free memory that the job may take.
@@ -47,17 +92,12 @@ std::optional<int64_t> BytesOfRank(env::Env& env, const Options& options) {
 
 }  // namespace
 
-std::optional<int64_t> FreeMemoryBytes(env::Env& env) {
-  std::optional<int64_t> free_bytes = NumberAfter(Text(env, "/proc/meminfo"), "MemAvailable:", "kB");
+std::optional<int64_t> FreeMemoryBytes(env::Env& env, const std::string& top) {
+  std::optional<int64_t> free_bytes = NumberOf(Text(env, top + "/proc/meminfo"), "MemAvailable:");
   if (free_bytes.has_value()) *free_bytes *= base::kKiB;
-  for (const auto& [limit_path, used_path] :
-       {std::pair("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        std::pair("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes")}) {
-    const std::optional<int64_t> limit = NumberAfter(Text(env, limit_path), "", "\n");
-    const std::optional<int64_t> used = NumberAfter(Text(env, used_path), "", "\n");
-    if (!limit.has_value() || !used.has_value()) continue;
-    const int64_t left = std::max<int64_t>(*limit - *used, 0);
-    free_bytes = std::min(free_bytes.value_or(left), left);
+  for (const bool version_1 : {false, true}) {
+    const std::optional<int64_t> left = LeftInGroups(env, top, version_1 ? kGroupsV1 : kGroupsV2, GroupPath(env, top, version_1));
+    if (left.has_value()) free_bytes = std::min(free_bytes.value_or(*left), *left);
   }
   return free_bytes;
 }

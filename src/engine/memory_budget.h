@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "env/env.h"
@@ -10,8 +11,9 @@
 
 namespace lamina::engine {
 
-// What the machine has free, or this container, whichever is less; nullopt where neither tells.
-std::optional<int64_t> FreeMemoryBytes(env::Env& env);
+// What the machine has free, or the control groups that this process is in, whichever is least; what caches files counts as free, since the
+// kernel gives it up. Nullopt where nothing tells. `top` stands before /proc and /sys, for tests.
+std::optional<int64_t> FreeMemoryBytes(env::Env& env, const std::string& top = "");
 
 // Bytes of the window for a first snapshot of `snapshot_bytes`: the option, else 1.1 times the snapshot. ResourceExhausted with the figure
 // to set when that is more than 40 % of the memory that is free.
