@@ -1,8 +1,10 @@
 #include "env/posix_env.h"
 
+#include <linux/ioprio.h>
 #include <pthread.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -80,12 +83,18 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
+// Tasks that hash, write or delete behind a job's back; nobody waits for one of them but who closes.
+bool IsBackground(std::string_view name) { return name.starts_with("lamina-io") || name == "lamina-save" || name == "lamina-retention"; }
+
 // Names and priorities are a courtesy: what the system refuses of them is let be.
 void PrepareThread(const std::string& name) {
   constexpr size_t kNameBytesMax = 15;
   constexpr int kLowPriority = 10;
+  constexpr int kLowIoPriority = 7;  // the last before "idle", which may wait for ever
   pthread_setname_np(pthread_self(), name.substr(0, kNameBytesMax).c_str());
-  if (name.starts_with("lamina-io")) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowPriority);
+  if (!IsBackground(name)) return;
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowPriority);
+  syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, kLowIoPriority));
 }
 
 class PosixTask : public Task {

@@ -1,7 +1,9 @@
 #include "env/posix_env.h"
 
+#include <linux/ioprio.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +11,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <set>
+#include <utility>
 
 #include "base/units.h"
 #include "env/sync.h"
@@ -68,6 +71,29 @@ TEST_CASE("A task has its name, takes no signals, and the starter's mask stays",
   sigset_t outside;
   pthread_sigmask(SIG_SETMASK, nullptr, &outside);
   REQUIRE(sigismember(&outside, SIGTERM) == 0);
+}
+
+TEST_CASE("What works in the background has low CPU and I/O priority, and nothing that somebody waits for has", "[env]") {
+  const std::unique_ptr<Env> env = NewPosixEnv();
+  const auto priorities_of = [&](const std::string& name) {
+    std::pair<int, int> priorities;
+    env->Start(name,
+               [&] {
+                 priorities = {getpriority(PRIO_PROCESS, static_cast<id_t>(gettid())),
+                               static_cast<int>(syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0))};
+               })
+        ->Join();
+    return priorities;
+  };
+  const std::pair<int, int> usual = priorities_of("lamina-beat");
+  for (const char* name : {"lamina-lease", "lamina-hooks", "lamina-restore", "lamina-read", "lamina-reader", "lamina-copy"}) {
+    REQUIRE(priorities_of(name) == usual);
+  }
+  for (const char* name : {"lamina-io-3", "lamina-save", "lamina-retention"}) {
+    REQUIRE(priorities_of(name).first >= 10);
+    REQUIRE(priorities_of(name).second == IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7));
+  }
+  REQUIRE(priorities_of("lamina-beat") == usual);
 }
 
 TEST_CASE("A condition variable wakes its waiter", "[env]") {
