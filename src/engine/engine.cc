@@ -42,7 +42,7 @@ EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
       mutex_(runtime.env),
       changed_(runtime.env),
       swept_(std::make_shared<tier::Swept>(runtime.env)),
-      log_(runtime.env, runtime.tier, swept_) {
+      log_(runtime.env, runtime.tier, swept_, runtime.log_records_kept) {
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
 }

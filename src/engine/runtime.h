@@ -10,6 +10,7 @@
 #include "hooks/dispatcher.h"
 #include "hooks/verdicts.h"
 #include "lamina/engine.h"
+#include "tier/log.h"
 #include "tier/tier.h"
 
 namespace lamina::engine {
@@ -23,6 +24,7 @@ struct Runtime {
   device::Device& device;
   hooks::Dispatcher* events = nullptr;  // nobody listens when null
   hooks::Verdicts* verdicts = nullptr;  // nobody is asked when null
+  uint64_t log_records_kept = tier::kRecordsKept;
 };
 
 // Starts the engine's two threads; touches neither the root nor the coordinator. InvalidArgument for bad options.

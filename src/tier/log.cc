@@ -21,7 +21,6 @@ using format::RecordKind;
 using format::StepEntry;
 using format::StepState;
 
-constexpr uint64_t kRecordsKept = 1000;
 constexpr size_t kReasonBytesMax = 4096;
 constexpr int kRetries = 4;         // of what failed without a trace
 constexpr int kRetriesUnseen = 40;  // of what the store says is there and does not show: network file systems remember absence for 30 s
@@ -58,8 +57,11 @@ absl::Status Unknown(uint64_t number, const absl::Status& put) {
 
 }  // namespace
 
-Log::Log(env::Env& env, Tier& tier, std::shared_ptr<Swept> swept)
-    : env_(env), tier_(tier), sweeper_(env, tier, swept != nullptr ? std::move(swept) : std::make_shared<Swept>(env)) {}
+Log::Log(env::Env& env, Tier& tier, std::shared_ptr<Swept> swept, uint64_t records_kept)
+    : env_(env),
+      tier_(tier),
+      records_kept_(records_kept),
+      sweeper_(env, tier, swept != nullptr ? std::move(swept) : std::make_shared<Swept>(env)) {}
 
 absl::StatusOr<format::StoreHeader> Log::CreateOrReadStore() {
   for (const std::string_view prefix :
@@ -210,6 +212,8 @@ LogRecord Log::NextRecord(const LogRecord& newest, uint64_t number, RecordKind k
   record.written_ns = env_.WallNs();
   record.subject = {};
   record.reason.clear();
+  // Whatever may help to repair a damaged record stays.
+  if (record.damaged == 0 && number > records_kept_) record.floor = std::max(record.floor, number - records_kept_ + 1);
   return record;
 }
 
@@ -218,8 +222,6 @@ LogRecord Log::OpenRecord(const LogRecord& newest, uint64_t number, const ClaimO
   record.incarnation = number;
   record.opens.push_back(number);
   record.trainer = TrainerOf(env_.Self(), options.run_id);
-  // Whatever may help to repair a damaged record stays.
-  if (record.damaged == 0 && number > kRecordsKept) record.floor = std::max(record.floor, number - kRecordsKept + 1);
   return record;
 }
 

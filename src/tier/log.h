@@ -48,10 +48,13 @@ struct RetentionPolicy {
   std::optional<int64_t> abandoned_ns = std::nullopt;
 };
 
+inline constexpr uint64_t kRecordsKept = 1000;  // besides each `open`
+
 class Log {
  public:
-  // `tier` outlives the log. Nothing is read. Logs of one process that publish and sweep share `swept`; null: this one is alone.
-  Log(env::Env& env, Tier& tier, std::shared_ptr<Swept> swept = nullptr);
+  // `tier` outlives the log. Nothing is read. Logs of one process that publish and sweep share `swept`; null: this one is alone. Tests
+  // keep fewer records.
+  Log(env::Env& env, Tier& tier, std::shared_ptr<Swept> swept = nullptr, uint64_t records_kept = kRecordsKept);
 
   // Creates the root's LAMINA file and directories when they are not there (put-if-absent: several may try), else reads it.
   absl::StatusOr<format::StoreHeader> CreateOrReadStore();
@@ -97,8 +100,8 @@ class Log {
   absl::Status Pin(uint64_t commit, bool pinned);
 
   // Removes files that nothing can need: of aborted attempts, of attempts of older incarnations that no record speaks of, of dropped steps
-  // once their readers are gone; never a pack that a step's list names, never a name that Lamina did not make. The first call of an
-  // incarnation also removes old records, leases and leftovers. A trainer gives its `incarnation` and gets Aborted when it is not the
+  // once their readers are gone; never a pack that a step's list names, never a name that Lamina did not make. Old records go too, and
+  // at the first call of an incarnation leases and leftovers. A trainer gives its `incarnation` and gets Aborted when it is not the
   // newest; tools that never claim give none. DataLoss while a damaged record was passed over, or when a step's list of packs cannot be
   // read. With options.dry_run `planned` may stand in for the newest record.
   absl::StatusOr<SweepReport> Sweep(std::optional<uint64_t> incarnation, const SweepOptions& options = {},
@@ -156,6 +159,7 @@ class Log {
 
   env::Env& env_;
   Tier& tier_;
+  const uint64_t records_kept_;
   Sweeper sweeper_;
   std::map<uint64_t, Held> held_;  // by commit: so that each record is looked at once
   std::optional<format::StoreHeader> store_;

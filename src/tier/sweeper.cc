@@ -75,6 +75,8 @@ absl::StatusOr<SweepReport> Sweeper::Sweep(const LogRecord& newest, const SweepO
   }
   LAMINA_RETURN_IF_ERROR(failed);
   if (options.may_go_on && !options.may_go_on()) return report;
+  if (newest.floor > log_floor_) LAMINA_RETURN_IF_ERROR(RemoveOldLog(newest, options, report));
+  if (!options.dry_run) log_floor_ = newest.floor;
   if (tidied_ != newest.incarnation) LAMINA_RETURN_IF_ERROR(Tidy(newest, options, report));
   if (!options.dry_run) tidied_ = newest.incarnation;
   return report;
@@ -260,7 +262,6 @@ absl::Status Sweeper::Remove(const std::string& name, const SweepOptions& option
 }
 
 absl::Status Sweeper::Tidy(const LogRecord& newest, const SweepOptions& options, SweepReport& report) {
-  LAMINA_RETURN_IF_ERROR(RemoveOldLog(newest, options, report));
   LAMINA_RETURN_IF_ERROR(RemoveOldLeases(newest, options, report));
   if (options.dry_run) return absl::OkStatus();
   for (const std::string_view prefix : {format::kReadersPrefix, format::kProbePrefix}) {

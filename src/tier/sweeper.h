@@ -55,9 +55,9 @@ class Sweeper {
   Sweeper(env::Env& env, Tier& tier, std::shared_ptr<Swept> swept) : env_(env), tier_(tier), swept_(std::move(swept)) {}
 
   // `newest` is the newest record, durable, without damage, of the caller's own incarnation. The first call for an incarnation looks
-  // through the whole root; later ones at what `newest` names. `check` is asked again before each further attempt: whether the caller may
-  // still delete. Nothing is removed when a step's list of packs cannot be read; what cannot be removed keeps nothing else from going, and
-  // its status comes back in the end.
+  // through the whole root; later ones at what `newest` names, and at the log when its floor has risen. `check` is asked again before each
+  // further attempt: whether the caller may still delete. Nothing is removed when a step's list of packs cannot be read; what cannot be
+  // removed keeps nothing else from going, and its status comes back in the end.
   absl::StatusOr<SweepReport> Sweep(const format::LogRecord& newest, const SweepOptions& options, const DroppedFor& dropped_for,
                                     const std::function<absl::Status()>& check);
 
@@ -93,7 +93,8 @@ class Sweeper {
   env::Env& env_;
   Tier& tier_;
   const std::shared_ptr<Swept> swept_;
-  uint64_t tidied_ = 0;  // incarnation whose first sweep is done
+  uint64_t tidied_ = 0;     // incarnation whose first sweep is done
+  uint64_t log_floor_ = 0;  // old records below it are gone
   std::map<format::AttemptId, Readers> readers_;
   std::map<uint64_t, std::vector<std::string>> packs_;  // of each commit that is not dropped
 };

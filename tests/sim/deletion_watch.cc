@@ -41,6 +41,7 @@ void DeletionWatch::OnOp(const env::SimOp& op) {
   if (op.what == "stat" && op.task != kSweepTask && op.path == PathOf(format::kReadersPrefix)) reads_under_[&op.process].clear();
   if (op.what == "link" && !Below(op.path, format::kLogPrefix).empty()) NoteRecord(op);
   if (lost_.has_value() && op.what == "list" && op.path == PathOf(format::kLogPrefix)) aware_.insert({&op.process, std::string(op.task)});
+  if (op.what == "unlink" && status_.ok()) status_ = MayGoRecord(op);
   if (op.what != "unlink" || Below(op.path, format::kStepsPrefix).empty()) return;
   ++deletion_count_;
   if (status_.ok()) status_ = MayGo(op);
@@ -124,7 +125,9 @@ uint64_t DeletionWatch::NewestNumber() {
 const LogRecord* DeletionWatch::Record(uint64_t number) {
   const auto known = records_.find(number);
   if (known != records_.end()) return &known->second;
-  const absl::StatusOr<std::string> bytes = world_.ReadFile(PathOf(format::LogPath(number)));
+  const std::string name = format::LogPath(number);
+  absl::StatusOr<std::string> bytes = world_.ReadFile(PathOf(name));
+  if (const auto old = old_records_.find(name); old != old_records_.end()) bytes = old->second;  // one in its place is void
   if (!bytes.ok()) return nullptr;
   absl::StatusOr<LogRecord> record = format::DecodeLogRecord(base::AsBytes(*bytes), number);
   return record.ok() ? &records_.emplace(number, *std::move(record)).first->second : nullptr;
@@ -159,6 +162,21 @@ absl::Status DeletionWatch::MayGoDropped(const AttemptId& attempt) {
     if (Holds(absl::StrCat(PathOf(format::kReadersPrefix), "/", name)))
       return absl::InternalError(absl::StrCat("reader ", name, " registered before record ", drop->number, " dropped it, and reads (I5)"));
   }
+  return absl::OkStatus();
+}
+
+// An old record goes when a newer one says that it counts no more, and no `open` ever does.
+absl::Status DeletionWatch::MayGoRecord(const env::SimOp& op) {
+  const std::optional<uint64_t> number = format::ParseLogName(Below(op.path, format::kLogPrefix));
+  const absl::StatusOr<std::string> bytes = world_.ReadFile(std::string(op.path));
+  if (!number.has_value() || !bytes.ok()) return absl::OkStatus();
+  const LogRecord* newest = Record(NewestNumber());
+  const bool counts = newest == nullptr || *number >= newest->floor;
+  if (counts || newest->damaged != 0 || std::binary_search(newest->opens.begin(), newest->opens.end(), *number)) {
+    return absl::InternalError(absl::StrCat("at operation ", op.number, " ", op.process.name(), " deletes record ", *number,
+                                            ", which is to stay by record ", NewestNumber()));
+  }
+  old_records_.try_emplace(format::LogPath(*number), *bytes);
   return absl::OkStatus();
 }
 

@@ -36,6 +36,8 @@ class DeletionWatch {
   void Reboot(bool still_lost);
   // The newest record has gone bad in both copies. Who has not looked at the log since may go on deleting by it.
   void Lose(format::LogRecord record);
+  // Records that have been deleted since they no longer count: by name, as files.
+  const std::map<std::string, std::string>& old_records() const { return old_records_; }
   // When the attempt was dropped, by the server's clock; nullopt: it is not, as far as the log tells.
   std::optional<int64_t> DroppedNs(const format::AttemptId& attempt);
 
@@ -54,6 +56,7 @@ class DeletionWatch {
   void NotePut(const env::SimOp& op);
   void NoteRecord(const env::SimOp& op);
   absl::Status MayGo(const env::SimOp& op);
+  absl::Status MayGoRecord(const env::SimOp& op);
   absl::Status MayGoDropped(const format::AttemptId& attempt);
   bool Holds(const std::string& path);  // a reader's file does, now
   uint64_t NewestNumber();
@@ -70,6 +73,7 @@ class DeletionWatch {
   std::map<uint64_t, std::set<std::string>> readers_before_;                         // who was there when the record was first put
   std::map<uint64_t, std::set<const env::SimProcess*>> publishers_;
   std::map<uint64_t, format::LogRecord> records_;
+  std::map<std::string, std::string> old_records_;
   std::optional<format::LogRecord> lost_;
   std::set<std::pair<const env::SimProcess*, std::string>> aware_;  // tasks that have looked at the log since
 };

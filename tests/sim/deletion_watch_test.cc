@@ -77,6 +77,16 @@ TEST_CASE("The watch over deletions knows what may go", "[sim][history]") {
     place.Do(place.trainer, [&](tier::Tier&, tier::Log& log) { log.Claim({.run_id = {}, .takeover = true}).IgnoreError(); });
     REQUIRE(place.Delete("steps/000000000300/1-3/catalog").empty());
   }
+  SECTION("a record that counts, and then one that does not") {
+    place.Do(place.trainer, [&](tier::Tier& tier, tier::Log&) {
+      tier::Log log(place.trainer, tier, nullptr, /*records_kept=*/2);
+      for (const uint32_t attempt : {2U, 3U}) log.Abort({300, place.incarnation, attempt}, "x").IgnoreError();
+    });
+    REQUIRE(place.Delete("log/000000000003").empty());
+    REQUIRE(place.watch.old_records().size() == 1);
+    const char* const name = GENERATE("log/000000000001", "log/000000000004");  // an `open`; at the floor
+    REQUIRE(Has(place.Delete(name), "is to stay by record 5"));
+  }
   SECTION("a dropped step, once its grace is over") {
     place.DropFirst();
     SECTION("within it") { REQUIRE(Has(place.Delete(pack), "ms of the grace of record 4 are left")); }

@@ -91,6 +91,7 @@ class History {
     double gc_grace_s = 600;
     double abandoned_grace_s = 604800;
     double keep_chance = 0;
+    uint64_t log_records_kept = tier::kRecordsKept;
   };
 
   // ---- Drawing.
@@ -128,11 +129,13 @@ class History {
     retention.gc_grace_s = (IsStale() ? kStaleGraces : kGraces)[random_.Below(4)];
     retention.abandoned_grace_s = kAbandoned[random_.Below(3)];
     retention.keep_chance = random_.Chance(0.6) ? 0.7 : 0;
+    if (options_.seed % 3 == 0) retention.log_records_kept = 4 + options_.seed % 8;  // of some dozens
     return retention;
   }
   void SetRetention(Script& script) {
     script.gc_grace_s = retention_.gc_grace_s;
     script.abandoned_grace_s = retention_.abandoned_grace_s;
+    script.log_records_kept = retention_.log_records_kept;
     if (random_.Chance(retention_.keep_chance)) script.keep = static_cast<int32_t>(1 + random_.Below(3));
   }
   // Mostly at once; at times so long that a lease must be renewed meanwhile.

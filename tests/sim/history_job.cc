@@ -127,7 +127,7 @@ HistoryJob::HistoryJob(env::SimWorld& world, int64_t ordinal, int32_t rank_count
       options.abandoned_grace_s = shared->script.abandoned_grace_s;
       std::optional<uint64_t> chaos_seed;
       if (shared->script.late_copies) chaos_seed = static_cast<uint64_t>(ordinal * 100 + rank);
-      testing::Rank body(env, shared->hub, options, chaos_seed);
+      testing::Rank body(env, shared->hub, options, chaos_seed, shared->script.log_records_kept);
       absl::Status status = Body(body, *shared).Run(env);
       shared->ranks[static_cast<size_t>(rank)].status = std::move(status);
     });

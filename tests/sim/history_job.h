@@ -41,6 +41,7 @@ struct Script {
   int32_t keep = 0;
   double gc_grace_s = 600;
   double abandoned_grace_s = 604800;
+  uint64_t log_records_kept = tier::kRecordsKept;
   bool late_copies = false;
   bool abandons = false;              // gives up its saves in the end, as a program under an exception
   std::vector<int64_t> late_ns = {};  // of each rank: before each action

@@ -414,6 +414,59 @@ TEST_CASE("A record damaged in one copy, or of another store, is told apart", "[
   REQUIRE(absl::IsDataLoss(place.log.Newest().status()));
 }
 
+TEST_CASE("Old records go within one incarnation too, but for each open", "[tier][log]") {
+  Place place;
+  place.Claim();
+  const uint64_t incarnation = place.Claim();
+  Log log(*place.env, place.tier, nullptr, /*records_kept=*/5);
+  const auto kept = [&] {
+    std::vector<uint64_t> numbers;
+    for (const std::string& name : testing::NamesIn(place.tier, "log")) numbers.push_back(format::ParseLogName(name).value());
+    return numbers;
+  };
+  REQUIRE(log.Sweep(incarnation).ok());
+  uint64_t commit = 0;
+  for (int64_t step = 1; step <= 4; ++step)
+    commit = SaveTiny(place.tier, log, place.store, place.Attempt(step, incarnation), commit).value();
+  REQUIRE(log.Newest()->floor == 2);
+  for (int64_t step = 5; step <= 9; ++step)
+    commit = SaveTiny(place.tier, log, place.store, place.Attempt(step, incarnation), commit).value();
+  REQUIRE(log.Sweep(incarnation).ok());
+  REQUIRE(kept() == std::vector<uint64_t>{1, 2, 7, 8, 9, 10, 11});
+  SECTION("what the log says is the same") {
+    REQUIRE(LineSteps(place.Newest()) == std::vector<int64_t>{9, 8, 7, 6, 5, 4, 3, 2, 1});
+    REQUIRE(place.log.VerdictOf(place.Attempt(1, incarnation)).value() == Verdict::kCommitted);
+  }
+  SECTION("a dry run removes none") {
+    REQUIRE(log.Abort(place.Attempt(10, incarnation), "x").ok());
+    REQUIRE(log.Sweep(incarnation, {.dry_run = true}).ok());
+    REQUIRE(kept().size() == 8);
+    REQUIRE(log.Sweep(incarnation).ok());
+    REQUIRE(kept() == std::vector<uint64_t>{1, 2, 8, 9, 10, 11, 12});
+  }
+  SECTION("none goes while a damaged one was passed over") {
+    place.Damage(11);
+    const uint64_t next = log.Claim({.run_id = {}, .takeover = true}).value().number;
+    SaveTiny(place.tier, log, place.store, place.Attempt(20, next), 10).value();
+    REQUIRE(absl::IsDataLoss(log.Sweep(next).status()));
+    REQUIRE(log.Newest()->floor == 6);
+  }
+  SECTION("a sleeper's put below the floor is void") {
+    Log sleeper(*place.env, place.tier, nullptr, 5);
+    const CommitRequest asleep = WriteAttempt(place.tier, place.store, place.Attempt(300, incarnation, 1), commit).value();
+    place.tier.before_put = [&](const std::string& name, std::string_view) {
+      REQUIRE(name == format::LogPath(12));
+      for (uint32_t i = 2; i < 12; ++i) REQUIRE(log.Abort(place.Attempt(300, incarnation, i), "x").ok());
+      REQUIRE(log.Sweep(incarnation).ok());
+      return absl::OkStatus();
+    };
+    REQUIRE(sleeper.Commit(asleep).value() == 22);  // on the newest record
+    REQUIRE(kept() == std::vector<uint64_t>{1, 2, 12, 17, 18, 19, 20, 21, 22});
+    REQUIRE(log.Sweep(incarnation).ok());
+    REQUIRE(kept() == std::vector<uint64_t>{1, 2, 18, 19, 20, 21, 22});
+  }
+}
+
 TEST_CASE("Old records go at a claim, and a sleeper's put below the floor is void", "[tier][log]") {
   Place place;
   const uint64_t old_one = place.Claim();
