@@ -63,7 +63,7 @@ struct RestoreInfo {
   std::vector<PassedOver> passed_over;  // in the order tried; the same on all ranks
 };
 
-// A restore under way. Used from one thread. Ends when Fill returned kDone or a status, or Fail was called.
+// A restore under way. Used from one thread. Ends when End or Fail was called, or Fill returned a status.
 class RestoreSession {
  public:
   virtual ~RestoreSession() = default;
@@ -76,13 +76,16 @@ class RestoreSession {
   virtual const std::vector<StoredTensor>& tensors() const = 0;
   virtual const std::vector<StoredBlob>& blobs() const = 0;
 
-  enum class Progress { kDone, kOlder };
+  enum class Progress { kFilled, kOlder };
   // Collective. Checks names, shapes and dtypes, reads and checks all bytes, and only then writes into the targets' memory. kOlder: some
   // rank found the step damaged and the session stands at the next older one (look at tensors() and blobs() again); nothing was written. A
   // status is that of the first rank that failed, the same on all ranks; targets are untouched unless the message says that they are
   // filled, or partly filled.
   virtual absl::StatusOr<Progress> Fill(std::span<const TensorView> targets) = 0;
-  // Collective in place of Fill: tells the other ranks that this one cannot go on, and why. Returns what they see.
+  // Collective, once Fill has returned kFilled and what the tensors do not hold is put back too: the job goes on from this step, and the
+  // log rolls back to it where it is not the newest. A status is the same on all ranks; the job goes on from no step then.
+  virtual absl::Status End() = 0;
+  // Collective in place of Fill or End: tells the other ranks that this one cannot go on, and why. Returns what they see.
   virtual absl::Status Fail(const absl::Status& why) = 0;
 };
 
@@ -103,7 +106,8 @@ class Engine {
 
   // Copies what this rank writes and returns; the rest happens in the background. Held while more than saves_in_flight_max saves are under
   // way. A status: this save was not begun, on any rank: bad order of steps, a closed engine, a rank that never came to the first one, a
-  // root that holds steps already. All else, a newer incarnation included, is the handle's.
+  // root that holds steps already, a restore before it that failed with its targets filled. All else, a newer incarnation included, is the
+  // handle's.
   virtual absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) = 0;
   // Collective. Settles the saves in flight, then stands at `step`, or at the newest step of the line that proves whole. NotFound for an
   // unknown step.

@@ -119,7 +119,11 @@ class PySession {
 
   bool Fill(const py::sequence& targets) {
     const std::vector<TensorView> views = TensorsFromPython(targets);
-    return ValueOrRaise(WithoutGil([&] { return session_->Fill(views); })) == RestoreSession::Progress::kDone;
+    return ValueOrRaise(WithoutGil([&] { return session_->Fill(views); })) == RestoreSession::Progress::kFilled;
+  }
+
+  void End() {
+    RaiseIfError(WithoutGil([&] { return session_->End(); }));
   }
 
   void Fail(const std::string& class_name, const std::string& message) {
@@ -259,6 +263,7 @@ void BindEngine(py::module_& module) {
       .def("tensors", &PySession::Tensors)
       .def("blobs", &PySession::Blobs)
       .def("fill", &PySession::Fill, "targets"_a)
+      .def("end", &PySession::End)
       .def("fail", &PySession::Fail, "error_class_name"_a, "message"_a);
   py::class_<PyEngine>(module, "Engine")
       .def(py::init<const py::dict&, std::shared_ptr<StoreQueue>, const std::vector<std::string>&>(), "options"_a, "coordinator"_a,

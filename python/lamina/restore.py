@@ -1,4 +1,4 @@
-"""One restore on one rank: match on every rank, agree, fill, put back, agree again."""
+"""One restore on one rank: match on every rank, agree, fill, put back, agree again, and only then is it done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import MutableMapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from lamina import _core, errors, inline, values
 from lamina.implied import implied
@@ -15,6 +15,8 @@ from lamina.mismatch import Problems, combine
 from lamina.ranks import Ranks
 from lamina.restore_info import RestoreInfo
 from lamina.targets import Saved
+
+_FILLED: Final = " (the targets are filled: do not train on them; restore again, this step or another)"
 
 
 def restore(
@@ -36,9 +38,10 @@ def restore(
     except Exception as error:
         failure = error
     try:
-        _raise_first(ranks, [message["error"] for message in _exchange(ranks, failure)], failure, None)
+        _raise_first(ranks, [message["error"] for message in _exchange(ranks, failure)], failure, session, _FILLED)
     finally:
         del failure  # it refers to this frame, so that both would outlive their use, and the state with them
+    session.end()
     return RestoreInfo(
         step=session.step,
         next_step=session.step + 1,
@@ -119,23 +122,22 @@ def _exchange(ranks: Ranks, failure: Exception | None, problems: Problems | None
     return [json.loads(each) for each in ranks.gather(json.dumps(message).encode())]
 
 
-def _raise_first(ranks: Ranks, failures: list[Any], own: Exception | None, session: _core.RestoreSession | None) -> None:
-    """Raises the failure of the lowest rank that has one, on all ranks; names all of them."""
+def _raise_first(ranks: Ranks, failures: list[Any], own: Exception | None, session: _core.RestoreSession, more: str = "") -> None:
+    """Raises the failure of the lowest rank that has one, on all ranks; names all of them, and says `more`."""
     failed = [(rank, error) for rank, error in enumerate(failures) if error is not None]
     if not failed:
         return
     causes = [f"rank {rank}: {message}" if ranks.count > 1 else message for rank, (_, message) in failed]
     try:
-        _fail(session, failed[0][1][0], "\n".join(causes), own)
+        _fail(session, failed[0][1][0], "\n".join(causes) + more, own)
     except errors.Error as error:
         error.rank = failed[0][0]
         error.causes = tuple(causes)
         raise
 
 
-def _fail(session: _core.RestoreSession | None, class_name: str, message: str, cause: Exception | None) -> NoReturn:
+def _fail(session: _core.RestoreSession, class_name: str, message: str, cause: Exception | None) -> NoReturn:
     """Raises the class of that name, and ends the session on this rank."""
-    if session is not None:
-        with contextlib.suppress(errors.Error):  # it raises what is raised here
-            session.fail(class_name, message)
+    with contextlib.suppress(errors.Error):  # it raises what is raised here
+        session.fail(class_name, message)
     raise getattr(errors, class_name)(message) from cause

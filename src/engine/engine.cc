@@ -130,6 +130,9 @@ absl::Status EngineImpl::CheckMaySave(int64_t step) {
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " does not follow step ", std::max(last_step_, restored_step_),
                                                    "; to go back, restore(step=...) first"));
   }
+  if (half_restored_) {
+    return absl::FailedPreconditionError("the last restore failed with targets filled, so the state may be a mixture: restore again first");
+  }
   env::MutexLock lock(mutex_);
   return closed_ ? absl::FailedPreconditionError("this checkpointer is closed") : absl::OkStatus();
 }
@@ -439,7 +442,9 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
                                     DeadlineAfter(runtime_.env, options_.restore_seconds_max)));
   auto run = std::make_unique<RestoreRun>(
       options_, runtime_, agreement_, number, step, [this] { return EnsureClaimed(/*for_first_save=*/false); },
+      [this] { half_restored_ = true; },
       [this](const Claimed& claimed, const Restored& restored) {
+        half_restored_ = false;
         restored_step_ = restored.step;
         last_step_ = -1;
         env::MutexLock lock(mutex_);

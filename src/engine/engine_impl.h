@@ -131,6 +131,7 @@ class EngineImpl final : public Engine {
   int64_t restore_count_ = 0;
   int64_t last_step_ = -1;
   int64_t restored_step_ = -1;
+  bool half_restored_ = false;   // the last restore has touched its targets, and has not ended well
   bool root_is_shared_ = false;  // all ranks have seen so
 
   std::unique_ptr<env::Task> save_task_;

@@ -127,7 +127,9 @@ absl::StatusOr<RestoreInfo> EngineImpl::Restore(std::span<const TensorView> targ
     info.blobs = session->blobs();
     LAMINA_ASSIGN_OR_RETURN(const RestoreSession::Progress progress, session->Fill(targets));
     info.passed_over = session->passed_over();
-    if (progress == RestoreSession::Progress::kDone) return info;
+    if (progress == RestoreSession::Progress::kOlder) continue;
+    LAMINA_RETURN_IF_ERROR(session->End());
+    return info;
   }
 }
 

@@ -16,6 +16,8 @@ namespace lamina::engine {
 namespace {
 
 constexpr int64_t kTellingNs = 5 * base::kSecondNs;
+constexpr std::string_view kFilled = " (the targets of this rank are filled: do not train on them)";
+constexpr std::string_view kPartlyFilled = " (the targets of this rank are partly filled: do not train on them)";
 
 // What a rank reads of a step before it looks at any tensor.
 struct Opened {
@@ -32,7 +34,7 @@ absl::Status Suffixed(const absl::Status& status, std::string_view suffix) {
 }  // namespace
 
 RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, int64_t number,
-                       std::optional<int64_t> wanted_step, std::function<absl::StatusOr<Claimed>()> claim,
+                       std::optional<int64_t> wanted_step, std::function<absl::StatusOr<Claimed>()> claim, std::function<void()> touches,
                        std::function<void(const Claimed&, const Restored&)> done, std::shared_ptr<void> keep_active,
                        std::function<std::shared_ptr<void>()> hold)
     : options_(options),
@@ -42,6 +44,7 @@ RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement
       key_(absl::StrCat("restore/", number)),
       begun_ns_(runtime.env.MonotonicNs()),
       wanted_step_(wanted_step),
+      touches_(std::move(touches)),
       done_(std::move(done)),
       keep_active_(std::move(keep_active)),
       hold_(std::move(hold)),
@@ -200,7 +203,7 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
 }
 
 absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const TensorView> targets) {
-  if (reader_ == nullptr) return absl::FailedPreconditionError("this restore has ended or found nothing");
+  if (reader_ == nullptr || filled_bytes_.has_value()) return absl::FailedPreconditionError("this restore has ended or found nothing");
   // It may outlive this call, where storage hangs: then it keeps its hands off the targets from the moment that it is given up.
   const auto filler = std::make_shared<Filler>(runtime_.env, reader_, targets, options_.io_threads);
   absl::Status mine = InTime("checking", [filler]() -> absl::Status {
@@ -212,29 +215,35 @@ absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const Tensor
     LAMINA_RETURN_IF_ERROR(OpenCandidate());
     return Progress::kOlder;
   }
+  touches_();
   mine = InTime("filling", [filler] { return filler->Fill(); });
   if (absl::IsDeadlineExceeded(mine)) filler->LeaveTargets();
   const bool filled = mine.ok();
   // Not damage any more, whatever it was: what is partly filled is not to be passed over in silence.
   if (absl::IsDataLoss(mine)) mine = absl::UnavailableError(mine.message());
+  const absl::Status together = Agree("filling", mine).status();
+  if (!together.ok()) return Suffixed(together, filled ? kFilled : kPartlyFilled);
+  filled_bytes_ = filler->bytes();
+  return Progress::kFilled;
+}
+
+absl::Status RestoreRun::End() {
+  if (reader_ == nullptr || !filled_bytes_.has_value()) return absl::FailedPreconditionError("this restore has ended or filled nothing");
   const format::StepEntry entry = reader_->entry();
   const bool rewind = options_.mode == Mode::kTrain && entry.commit != choice_.head;
-  const absl::Status together = Agree("filling", mine, [&]() -> absl::Status {
+  const absl::Status together = Agree("ending", absl::OkStatus(), [&]() -> absl::Status {
                                   if (!rewind) return absl::OkStatus();
                                   return InTime("rewinding the log", [&env = runtime_.env, &tier = runtime_.tier,
                                                                       incarnation = choice_.incarnation, commit = entry.commit] {
                                     return tier::Log(env, tier).Rewind(incarnation, commit, "restored by a trainer");
                                   });
                                 }).status();
-  if (!together.ok()) {
-    return Suffixed(together, filled ? " (the targets of this rank are filled: do not train on them)"
-                                     : " (the targets of this rank are partly filled: do not train on them)");
-  }
+  if (!together.ok()) return Suffixed(together, kFilled);
   done_({choice_.store, choice_.incarnation, entry.commit, entry.attempt.step, entry.parent},
         Restored{entry.attempt.step, entry.commit, entry.parent});
-  Post(EventKind::kRestoreDone, entry.attempt.step, filler->bytes(), "");
+  Post(EventKind::kRestoreDone, entry.attempt.step, *filled_bytes_, "");
   Close();
-  return Progress::kDone;
+  return absl::OkStatus();
 }
 
 absl::Status RestoreRun::Fail(const absl::Status& why) {
@@ -242,7 +251,8 @@ absl::Status RestoreRun::Fail(const absl::Status& why) {
   if (reader_ == nullptr) return why;
   // Damage is for files: a caller that cannot use the step does not make the job resume an older one.
   const absl::Status reason = IsDamage(why) ? absl::InvalidArgumentError(why.message()) : why;
-  return Agree("checking", reason).status();
+  if (!filled_bytes_.has_value()) return Agree("checking", reason).status();
+  return Suffixed(Agree("ending", reason).status(), kFilled);
 }
 
 void RestoreRun::Post(EventKind kind, int64_t step, int64_t bytes, std::string cause) {

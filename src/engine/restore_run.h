@@ -32,11 +32,13 @@ struct Restored {
 class RestoreRun final : public RestoreSession {
  public:
   // `claim` gives the leader the root (an incarnation in train mode, the header alone in read mode; an empty root in read mode is
-  // NotFound). `done` is called once, on success. `keep_active` lives as long as the session: the beats. What `hold` returns lives as long
-  // as a piece of work on storage, which may outlive the session.
+  // NotFound). `touches` is called before the first target is written, and `done` once, when all ranks have ended it well. `keep_active`
+  // lives as long as the session: the beats. What `hold` returns lives as long as a piece of work on storage, which may outlive the
+  // session.
   RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, int64_t number, std::optional<int64_t> wanted_step,
-             std::function<absl::StatusOr<Claimed>()> claim, std::function<void(const Claimed&, const Restored&)> done,
-             std::shared_ptr<void> keep_active, std::function<std::shared_ptr<void>()> hold);
+             std::function<absl::StatusOr<Claimed>()> claim, std::function<void()> touches,
+             std::function<void(const Claimed&, const Restored&)> done, std::shared_ptr<void> keep_active,
+             std::function<std::shared_ptr<void>()> hold);
 
   // Collective: stands at a step that every rank can open, or at none.
   absl::Status Begin();
@@ -50,6 +52,7 @@ class RestoreRun final : public RestoreSession {
   const std::vector<StoredTensor>& tensors() const override { return tensors_; }
   const std::vector<StoredBlob>& blobs() const override { return blobs_; }
   absl::StatusOr<Progress> Fill(std::span<const TensorView> targets) override;
+  absl::Status End() override;
   absl::Status Fail(const absl::Status& why) override;
 
  private:
@@ -72,6 +75,7 @@ class RestoreRun final : public RestoreSession {
   const std::string key_;
   const int64_t begun_ns_;
   const std::optional<int64_t> wanted_step_;
+  const std::function<void()> touches_;
   const std::function<void(const Claimed&, const Restored&)> done_;
   std::shared_ptr<void> keep_active_;
   const std::function<std::shared_ptr<void>()> hold_;
@@ -82,7 +86,8 @@ class RestoreRun final : public RestoreSession {
   StepChoice choice_;
   size_t candidate_ = 0;
   int32_t round_ = 0;
-  std::shared_ptr<StepReader> reader_;  // null: the restore has ended
+  std::shared_ptr<StepReader> reader_;   // null: the restore has ended
+  std::optional<int64_t> filled_bytes_;  // read by this rank, once the targets are filled
   int64_t step_ = -1;
   int32_t rank_count_ = 0;
   Topology topology_;

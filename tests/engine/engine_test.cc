@@ -161,7 +161,8 @@ TEST_CASE("Targets may be strided, reversed and transposed, and what lies betwee
   target.boxes[0].strides = {row, column};
   RequireOk(job.Each([&](int32_t) -> absl::Status {
     LAMINA_ASSIGN_OR_RETURN(const auto session, job.engine(0).BeginRestore(std::nullopt));
-    return session->Fill({&target, 1}).status();
+    LAMINA_RETURN_IF_ERROR(session->Fill({&target, 1}).status());
+    return session->End();
   }));
   int64_t written = 0;
   for (const float value : memory) written += value != -1.0F;
@@ -205,6 +206,29 @@ TEST_CASE("Targets of another dtype or shape leave everything untouched on all r
   REQUIRE(job.state(0).IsPoisoned());
   REQUIRE(job.state(1).IsPoisoned());
   view = testing::RankState(1, 2).views()[2];
+}
+
+TEST_CASE("A restore that fails once its targets are filled rolls nothing back, and nothing is saved on it", "[engine]") {
+  const ScratchDirectory scratch;
+  SaveTwice(RootIn(scratch), 2);
+  ThreadJob job(RootIn(scratch), 2);
+  RequireOk(job.Restore(std::nullopt));
+  const std::vector<absl::Status> statuses = job.Each([&](int32_t rank) -> absl::Status {
+    LAMINA_ASSIGN_OR_RETURN(const auto session, job.engine(rank).BeginRestore(100));
+    LAMINA_RETURN_IF_ERROR(session->Fill(job.state(rank).views()).status());
+    return rank == 1 ? session->Fail(absl::InternalError("a scheduler that takes no state")) : session->End();
+  });
+  for (const absl::Status& status : statuses) {
+    INFO(status);
+    REQUIRE(absl::IsInternal(status));
+    REQUIRE(Contains(status, "rank 1, ending: a scheduler that takes no state"));
+    REQUIRE(Contains(status, "are filled: do not train on them"));
+  }
+  for (const absl::Status& status : job.Save({300, 3})) REQUIRE(absl::IsFailedPrecondition(status));
+  Moment moment;
+  RequireOk(job.Restore(std::nullopt, &moment));
+  REQUIRE(moment == Moment{200, 1});
+  RequireOk(job.Save({300, 3}));
 }
 
 TEST_CASE("A rank that cannot go on with a restore says so to all", "[engine]") {

@@ -178,7 +178,10 @@ TEST_CASE("A restore of any mode holds up the deletion of what it reads until it
   REQUIRE(tool.tier.ListNames("readers")->size() == 1);  // the leader's is for all
   REQUIRE(tool.collector.Collect({.step = 100, .reader_grace_ns = 0})->sweep.waiting[0].readers.size() == 1);
   REQUIRE(FilesUnderSteps(RootIn(scratch)) == 8);
-  RequireOk(All(job.Each([&](int32_t rank) { return sessions[static_cast<size_t>(rank)]->Fill(job.state(rank).views()).status(); })));
+  RequireOk(All(job.Each([&](int32_t rank) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(sessions[static_cast<size_t>(rank)]->Fill(job.state(rank).views()).status());
+    return sessions[static_cast<size_t>(rank)]->End();
+  })));
   REQUIRE(tool.tier.ListNames("readers")->empty());
   const engine::Collected collected = tool.collector.Collect({.reader_grace_ns = 0}).value();
   REQUIRE(collected.sweep.waiting.empty());

@@ -26,11 +26,19 @@ class Position:
             raise KeyError("pos")
 
 
-def told(ckpt: lamina.Checkpointer, state: dict[str, Any]) -> list[Any]:
+def told(ckpt: lamina.Checkpointer, state: dict[str, Any], step: int | None = None) -> list[Any]:
     try:
-        ckpt.restore(state)
+        info = ckpt.restore(state, step)
     except lamina.Error as error:
         return [type(error).__name__, error.rank, str(error), state["w"].tolist()]
+    return ["nothing", info.step]
+
+
+def refused(ckpt: lamina.Checkpointer) -> list[Any]:
+    try:
+        ckpt.save(2, {"w": torch.ones(2), "data": Position()})
+    except lamina.Error as error:
+        return [type(error).__name__, str(error)]
     return ["nothing"]
 
 
@@ -40,11 +48,13 @@ def main() -> None:
     ranks = Ranks()
     is_odd = ranks.rank == 1
     with lamina.Checkpointer(root) as ckpt:
-        ckpt.save(1, {"w": torch.ones(2), "data": Position()}).wait()
+        for step in (0, 1):
+            ckpt.save(step, {"w": torch.ones(2), "data": Position()}).wait()
         found = {
             "other shape": told(ckpt, {"w": torch.zeros(3 if is_odd else 2), "data": Position()}),
             "template": told(ckpt, {"w": torch.zeros(2), "data": Position("before" if is_odd else "")}),
-            "callback": told(ckpt, {"w": torch.zeros(2), "data": Position("after" if is_odd else "")}),
+            "callback": told(ckpt, {"w": torch.zeros(2), "data": Position("after" if is_odd else "")}, 0),
+            "saved": refused(ckpt),
             "well": told(ckpt, {"w": torch.zeros(2), "data": Position()}),
         }
         ckpt.save(2, {"w": torch.ones(2), "data": Position()}).wait()

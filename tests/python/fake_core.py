@@ -207,6 +207,8 @@ class RestoreSession:
                 memory(dtype, extent, pointer, strides)[...] = stored[_slices(offset, extent)]
         return True
 
+    def end(self) -> None: ...
+
     def fail(self, error_class_name: str, message: str) -> None:
         import lamina
 

@@ -38,7 +38,11 @@ def test_what_fails_on_one_rank_is_told_on_all(run_ranks: RunRanks, tmp_path: Pa
         kind, at, text, values = told["template"]
         assert (kind, at, values) == ("Error", 1, [0, 0])
         assert "rank 1: KeyError: 'template'" in text
-        kind, at, text, _ = told["callback"]
-        assert (kind, at) == ("Error", 1), rank
+        kind, at, text, values = told["callback"]
+        assert (kind, at, values) == ("Error", 1, [1, 1]), rank
         assert "rank 1: KeyError: 'pos'" in text
-        assert told["well"] == ["nothing"]
+        assert "filled: do not train on them" in text
+        kind, text = told["saved"]
+        assert kind == "StateError"
+        assert "restore again" in text
+        assert told["well"] == ["nothing", 1]  # the log was not rolled back to step 0

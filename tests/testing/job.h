@@ -103,7 +103,7 @@ inline absl::StatusOr<Moment> RestoreAndCheck(Engine& engine, RankState& state, 
     const std::vector<StoredBlob> blobs = session->blobs();
     state.Poison();
     const absl::StatusOr<RestoreSession::Progress> progress = session->Fill(state.views());
-    const bool may_touch = progress.ok() ? *progress == RestoreSession::Progress::kDone
+    const bool may_touch = progress.ok() ? *progress == RestoreSession::Progress::kFilled
                                          : absl::StrContains(progress.status().message(), "filled: do not train on them");
     if (!may_touch && !state.IsPoisoned())
       return absl::InternalError(absl::StrCat("targets were touched, and nothing says so: ", progress.status().ToString()));
@@ -112,6 +112,7 @@ inline absl::StatusOr<Moment> RestoreAndCheck(Engine& engine, RankState& state, 
     LAMINA_ASSIGN_OR_RETURN(const Moment moment, MomentOf(blobs, rank_count));
     if (moment.step != found_step) return absl::InternalError(absl::StrCat("step ", found_step, " holds the values of ", TreeText(moment)));
     LAMINA_RETURN_IF_ERROR(state.Check(moment));
+    LAMINA_RETURN_IF_ERROR(session->End());
     return moment;
   }
 }
