@@ -23,6 +23,7 @@ base::OptionValue OptionFromPython(const py::handle& value) {
 
 Options OptionsFromPython(const py::dict& options, std::shared_ptr<TestingEnv>& testing) {
   Options known;
+  RaiseIfError(known.FromEnvironment());  // what it sets counts where `options` says nothing
   for (const auto& [name, value] : options) {
     if (name.cast<std::string>() == kTestingEnv) {
       testing = value.cast<std::shared_ptr<TestingEnv>>();
@@ -30,7 +31,6 @@ Options OptionsFromPython(const py::dict& options, std::shared_ptr<TestingEnv>& 
       RaiseIfError(base::SetOption(known, name.cast<std::string>(), OptionFromPython(value)));
     }
   }
-  RaiseIfError(known.FromEnvironment());
   RaiseIfError(known.Validate());
   return known;
 }

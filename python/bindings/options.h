@@ -10,7 +10,8 @@
 
 namespace lamina::bindings {
 
-// With those that the environment sets. "env" is no option, but the Env of a test, which alone can make one. Raises InvalidArgumentError.
+// With what the environment sets of those that `options` does not name. "env" is no option, but the Env of a test, which alone can make
+// one. Raises InvalidArgumentError.
 Options OptionsFromPython(const pybind11::dict& options, std::shared_ptr<TestingEnv>& testing);
 
 }  // namespace lamina::bindings

@@ -90,6 +90,14 @@ py::dict LookAtRoot(const std::string& root) {
                   "readers"_a = FilesToPython(state.readers), "leftovers"_a = FilesToPython(state.leftovers));
 }
 
+// Those that Python goes by itself.
+py::dict OwnOptions(const py::dict& options) {
+  std::shared_ptr<TestingEnv> testing;
+  const Options known = OptionsFromPython(options, testing);
+  return py::dict("exit_grace_s"_a = known.exit_grace_s, "failures_tolerated"_a = known.failures_tolerated,
+                  "verdict_timeout_s"_a = known.verdict_timeout_s);
+}
+
 py::list OptionNames() {
   py::list names;
   for (const base::OptionInfo& option : base::OptionList()) names.append(option.name);
@@ -104,6 +112,7 @@ void BindPreflight(py::module_& module) {
   module.def("planned_bytes", &PlannedBytes, "descriptions"_a);
   module.def("look_at_root", &LookAtRoot, "root"_a);
   module.def("option_names", &OptionNames);
+  module.def("own_options", &OwnOptions, "options"_a);
 }
 
 }  // namespace lamina::bindings

@@ -32,7 +32,6 @@ from lamina.runtime import Runtime
 from lamina.save_handle import SaveHandle
 from lamina.state import Capture, tensor_args, topology_of
 
-_EXIT_GRACE_S: Final = 30.0
 _trainers: Final[weakref.WeakValueDictionary[str, Checkpointer]] = weakref.WeakValueDictionary()  # of this process, by root
 
 
@@ -50,12 +49,14 @@ class Checkpointer:
             when nobody reads them any more. Default None: all are kept.
         memory: bytes that the ranks of one node may use together. Default None: 1.1 times the state, at most 40 % of what is free.
         failures_tolerated: failed saves in a row that training survives. None of the very first save or when another trainer took over.
+            Default None: 3.
         save_timeout_s: seconds that one save may take. Default None: the larger of 600 and 10 times the last one.
         run_id: names the job across its relaunches, so that a relaunch takes the root over. Default None: TORCHELASTIC_RUN_ID,
             SLURM_JOB_ID, PBS_JOBID or LSB_JOBID.
-        takeover: take the root from a trainer that still lives.
+        takeover: take the root from a trainer that still lives. Default None: no.
         hooks: objects with methods named for events, such as `committed(event)`; see `lamina.events`.
-        options: rarer options by name; see docs/options.md.
+        options: rarer options by name; see docs/options.md. What is given neither here nor as an argument LAMINA_<NAME> in the
+            environment may set.
 
     Raises:
         StateError: WORLD_SIZE > 1 without a process group, or a Checkpointer of this process that is not closed trains on this root.
@@ -72,10 +73,10 @@ class Checkpointer:
         snapshot: str = "copied",
         keep: Any = None,
         memory: int | None = None,
-        failures_tolerated: int = 3,
+        failures_tolerated: int | None = None,
         save_timeout_s: float | None = None,
         run_id: str | None = None,
-        takeover: bool = False,
+        takeover: bool | None = None,
         hooks: Iterable[object] = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -86,24 +87,25 @@ class Checkpointer:
         if mode == "train":
             _check_alone(place)
         ranks = Ranks(process_group)
-        chosen = core_options(root, ranks, memory, options)
-        chosen.update(
-            mode=mode,
-            run_id=option_names.default_run_id() if run_id is None else run_id,
-            takeover=takeover,
-            keep=_checked_keep(keep),
-            failures_tolerated=failures_tolerated,
-            save_timeout_s=float(save_timeout_s or 0),
-            coordination_prefix=ranks.nonce(),
-        )
+        chosen = core_options(root, ranks, memory, options, mode)
+        chosen["run_id"] = option_names.default_run_id() if run_id is None else run_id
+        given = {
+            "takeover": takeover,
+            "keep": _checked_keep(keep),
+            "failures_tolerated": failures_tolerated,
+            "save_timeout_s": None if save_timeout_s is None else float(save_timeout_s),
+        }
+        chosen.update({name: value for name, value in given.items() if value is not None})  # the rest the environment may set
+        chosen["coordination_prefix"] = ranks.nonce()
+        own = _core.own_options(chosen)
         self._mode = mode
         self._ranks = ranks
-        self._failures_tolerated = failures_tolerated
+        self._failures_tolerated = int(own["failures_tolerated"])
         self._failed_in_row = 0
         self.save_count = 0
         self._unjudged: collections.deque[SaveHandle] = collections.deque()
-        self._exit_grace_s = float(chosen.get("exit_grace_s", _EXIT_GRACE_S))
-        self._runtime: Runtime | None = Runtime(chosen, ranks, hooks, self._exit_grace_s)
+        self._exit_grace_s = float(own["exit_grace_s"])
+        self._runtime: Runtime | None = Runtime(chosen, ranks, hooks, self._exit_grace_s, float(own["verdict_timeout_s"]))
         self._finalizer = weakref.finalize(self, self._runtime.collected)
         self._finalizer.atexit = False
         if mode == "train":
@@ -270,16 +272,22 @@ class Checkpointer:
                 del error  # it refers to this frame, so that both would outlive their use
 
 
-def core_options(root: str | os.PathLike[str], ranks: Ranks, memory: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the core is told of a place, this rank's part in it, and the rarer options."""
-    return {
+def core_options(
+    root: str | os.PathLike[str], ranks: Ranks, memory: int | None, options: Mapping[str, Any] | None, mode: str = "train"
+) -> dict[str, Any]:
+    """What the core is told of a place, this rank's part in it, and the rarer options that are given."""
+    local_rank_count = option_names.local_rank_count(ranks.count)
+    chosen = {
         **option_names.checked(options),
         "root": option_names.root_path(root),
+        "mode": mode,
         "rank": ranks.rank,
         "rank_count": ranks.count,
-        "memory_bytes": _memory_of_rank(memory, ranks.count),
-        "local_rank_count": _local_rank_count(ranks.count),
+        "local_rank_count": local_rank_count,
     }
+    if memory is not None:
+        chosen["memory_bytes"] = _memory_of_rank(memory, local_rank_count)
+    return chosen
 
 
 def _checked_step(step: Any) -> int:
@@ -306,10 +314,10 @@ def _check_snapshot(snapshot: str) -> None:
         raise InvalidArgumentError(f'snapshot is {snapshot!r}; expected "copied" or "deferred"')
 
 
-def _checked_keep(keep: Any) -> int:
-    """How many steps stay; 0 for all."""
+def _checked_keep(keep: Any) -> int | None:
+    """How many steps stay; None where it is not said."""
     if keep is None:
-        return 0
+        return None
     if isinstance(keep, bool) or not hasattr(keep, "__index__"):
         raise UnsupportedError(f"keep is {keep!r}: this version takes a number of steps, or None for all")
     if not 1 <= operator.index(keep) < 2**31:
@@ -317,19 +325,11 @@ def _checked_keep(keep: Any) -> int:
     return operator.index(keep)
 
 
-def _memory_of_rank(memory: int | None, rank_count: int) -> int:
-    """The bytes for one rank of what a node may use; 0 leaves it to the core."""
-    if memory is None:
-        return 0
+def _memory_of_rank(memory: Any, local_rank_count: int) -> int:
+    """The bytes for one rank of what a node may use."""
     if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
         raise InvalidArgumentError(f"memory is {memory!r}; expected a number of bytes of 1 or more")
-    return max(1, memory // _local_rank_count(rank_count))
-
-
-def _local_rank_count(rank_count: int) -> int:
-    """How many of the ranks share this machine; all of them, where the launcher does not say."""
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return min(rank_count, int(local) if local.isdigit() and int(local) > 0 else rank_count)
+    return max(1, memory // local_rank_count)
 
 
 def _note(error: BaseException, text: str) -> None:

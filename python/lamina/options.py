@@ -42,6 +42,8 @@ _ARGUMENTS: Final = (
     "process_group",
 )
 _RUN_IDS: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+# Ranks of the job on this machine: of torchrun, of mpirun (Open MPI, MPICH and its kin), of srun.
+_LOCAL_COUNTS: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _RANDOM_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # what torchrun --standalone makes up at each launch
 
 
@@ -87,9 +89,30 @@ def root_path(root: str | os.PathLike[str]) -> str:
 
 
 def default_run_id(environment: Mapping[str, str] = os.environ) -> str:
-    """What names this job across its relaunches, from the launcher; empty when nothing does."""
+    """What names this job across its relaunches, from LAMINA_RUN_ID or the launcher; empty when nothing does."""
+    if told := environment.get("LAMINA_RUN_ID"):
+        return told
     for variable in _RUN_IDS:
         value = environment.get(variable, "")
         if value and value != "none" and not _RANDOM_ID.fullmatch(value):
             return value
     return ""
+
+
+def local_rank_count(rank_count: int, environment: Mapping[str, str] = os.environ) -> int:
+    """How many of the ranks share this machine, from the launcher; all of them, where none says so."""
+    told = [int(text) for text in map(environment.get, _LOCAL_COUNTS) if text and text.isdigit()]
+    told.append(_slurm_tasks(environment))
+    return min(rank_count, next((count for count in told if count > 0), rank_count))
+
+
+def _slurm_tasks(environment: Mapping[str, str]) -> int:
+    """Of this node in a list such as "8(x2),4"; 0 where there is none."""
+    tasks: list[int] = []
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE", "")
+    for part in text.split(","):
+        if not (found := re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part)):
+            return 0
+        tasks += [int(found[1])] * int(found[2] or 1)
+    node = environment.get("SLURM_NODEID", "0")
+    return tasks[int(node)] if node.isdigit() and int(node) < len(tasks) else 0

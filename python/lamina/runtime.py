@@ -32,7 +32,7 @@ class Runtime:
         unseen: saves whose end nobody has seen yet.
     """
 
-    def __init__(self, options: dict[str, Any], ranks: Ranks, hooks: Iterable[object], exit_grace_s: float) -> None:
+    def __init__(self, options: dict[str, Any], ranks: Ranks, hooks: Iterable[object], exit_grace_s: float, hook_limit_s: float) -> None:
         self._pid = os.getpid()
         self._exit_grace_s = exit_grace_s
         self.unseen: list[SaveHandle] = []
