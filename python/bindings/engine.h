@@ -9,5 +9,6 @@ void BindEngine(pybind11::module_& module);
 void BindStore(pybind11::module_& module);
 void BindPreflight(pybind11::module_& module);
 void BindTesting(pybind11::module_& module);
+void BindExit(pybind11::module_& module);
 
 }  // namespace lamina::bindings

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_core, module) {
   lamina::bindings::BindEngine(module);
   lamina::bindings::BindStore(module);
   lamina::bindings::BindPreflight(module);
+  lamina::bindings::BindExit(module);
 }

@@ -21,7 +21,7 @@ from lamina.save_handle import SaveHandle
 from lamina.store_coordinator import StoreCoordinator, store_of
 from lamina.verdicts import Verdicts, asked_among
 
-_EXIT_CODE: Final = 75  # EX_TEMPFAIL of sysexits.h
+_LAST_EVENTS_S: Final = 1.0  # for hooks, when the time that an end may take is over
 
 
 class Runtime:
@@ -99,18 +99,17 @@ class Runtime:
                 logger.error("a Checkpointer was forgotten without close(): %s", error)
 
     def at_exit(self) -> None:
-        """The end when the program ends: as `close`, but a failure makes the exit code 75."""
+        """The end when the program ends: as `close`, but a failure makes the exit code 75, as the last act of the process."""
         if self.is_forked():
             return
         raised = hasattr(sys, "last_value")
         try:
             self.close(self._exit_grace_s if raised else None)
-        except Exception as error:
-            print(f"lamina: at exit: {error}", file=sys.stderr)
-            sys.stdout.flush()
-            sys.stderr.flush()
+        except BaseException as error:  # a second Ctrl-C too
             if not raised:
-                os._exit(_EXIT_CODE)
+                _core.exit_as_failed()
+            with contextlib.suppress(Exception):  # it may be closed, or a pipe that nobody reads
+                print(f"lamina: at exit: {error}", file=sys.stderr)
 
 
 def _countdown(grace_s: float | None) -> Callable[[], float | None]:

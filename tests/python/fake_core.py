@@ -250,8 +250,14 @@ class Store:
         return {"ok": not bad, "problems": bad}
 
 
+def exit_as_failed() -> None:
+    from lamina import _core
+
+    _core.exit_as_failed()
+
+
 _fake = types.ModuleType("lamina._core")
-_fake.__dict__.update({each.__name__: each for each in (boxes_of, StoreQueue, SaveTicket, Engine, RestoreSession, Store)})
+_fake.__dict__.update({each.__name__: each for each in (boxes_of, StoreQueue, SaveTicket, Engine, RestoreSession, Store, exit_as_failed)})
 try:
     import lamina._core
 except ImportError:

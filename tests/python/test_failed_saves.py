@@ -84,6 +84,30 @@ def test_a_signal_ends_the_wait_for_a_slow_save(tmp_path: Path) -> None:
     assert threading.active_count() == threads
 
 
+TWO = """
+import atexit, os, sys
+import torch, lamina
+from lamina import _core
+atexit.register(lambda: os.write(2, b"the older handler ran\\n"))
+slow, bad = _core.testing.FaultEnv(), _core.testing.FaultEnv()
+slow.set_write_bytes_per_second(4 << 20)
+bad.fail("write", 5, "steps/", 1, -1)
+first = lamina.Checkpointer(sys.argv[1], options={"env": slow})
+second = lamina.Checkpointer(sys.argv[2], options={"env": bad})
+kept = first.save(1, {"w": torch.ones(1 << 20)}), second.save(1, {"w": torch.ones(9)})
+sys.stdout = None
+"""
+
+
+def test_a_failure_at_exit_cuts_nothing_else_off(tmp_path: Path) -> None:
+    roots = [str(tmp_path / name) for name in ("first", "second")]
+    done = subprocess.run([sys.executable, "-c", TWO, *roots], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 75, done.stderr
+    assert "lamina: at exit: " in done.stderr
+    assert "the older handler ran" in done.stderr
+    assert lamina.open(roots[0]).latest() == 1
+
+
 PROGRAM = """
 import os, sys
 import torch, lamina
