@@ -202,6 +202,7 @@ class PyEngine {
       parts_->CloseMailboxes();
     });
     RaiseIfError(status);
+      parts_->mailbox->LetPass();  // so that the dispatcher ends, whatever Python does
   }
 
   // A dict; None when nothing came in time; raises StopIteration when there will be no more.

@@ -13,7 +13,7 @@ constexpr size_t kHeldMax = 4096;
 void EventMailbox::OnEvent(const Event& event) {
   std::unique_lock lock(mutex_);
   // A full mailbox holds up the dispatcher's thread alone, which then drops what may be dropped, and counts it.
-  changed_.wait(lock, [this] { return events_.size() < kHeldMax || closed_; });
+  changed_.wait(lock, [this] { return events_.size() < kHeldMax || let_pass_; });
   events_.push_back(event);
   changed_.notify_all();
 }
@@ -28,9 +28,15 @@ std::optional<Event> EventMailbox::Next(double timeout_s) {
   return event;
 }
 
+void EventMailbox::LetPass() {
+  const std::lock_guard lock(mutex_);
+  let_pass_ = true;
+  changed_.notify_all();
+}
+
 void EventMailbox::Close() {
   const std::lock_guard lock(mutex_);
-  closed_ = true;
+  let_pass_ = closed_ = true;
   changed_.notify_all();
 }
 

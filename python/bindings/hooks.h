@@ -19,13 +19,15 @@ class EventMailbox final : public Hook {
   void OnEvent(const Event& event) override;
   // The next event; nullopt after `timeout_s`, or when closed and empty.
   std::optional<Event> Next(double timeout_s);
-  void Close();  // events from now on are not waited for
+  void LetPass();  // from now on no event is held up, however many are in it
+  void Close();    // there will be no more events
   bool closed();
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Event> events_;
+  bool let_pass_ = false;
   bool closed_ = false;
 };
 

@@ -1,7 +1,8 @@
-"""What the runtime tells: events for hooks and for the log, on one thread."""
+"""What the runtime tells: events for the log and for hooks, each on a thread of its own."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import re
@@ -29,10 +30,12 @@ KINDS: Final = (
     "Fenced",
 )
 METHODS: Final[dict[str, str]] = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower() for kind in KINDS}
+KEPT: Final = frozenset(("Committed", "SaveFailed", "SaveSkipped", "RestoreDone", "Fenced"))  # however full a queue is
 VERDICTS: Final = ("may_commit", "may_restore")
 _WARNINGS: Final = frozenset(("SaveFailed", "SaveSkipped", "RestorePassedOver", "ReplicaMismatch", "IoSlow", "Fallback", "Fenced"))
 _POLL_S: Final = 1.0  # an event, and the end, end the wait at once
 _INFO_S: Final = 60.0
+_HELD_MAX: Final = 4096  # events before one hook
 
 logger = logging.getLogger("lamina")
 
@@ -84,50 +87,52 @@ def check_hooks(hooks: Iterable[object]) -> None:
 
 
 class Dispatcher:
-    """Logs events and calls the hooks, in order, on a thread of its own.
+    """Logs events on a thread of its own, and passes them to the hooks, each of which has a thread too: none holds up the log or another.
 
-    A hook that raises is reported in the log and called no more.
+    A hook that raises, or takes longer than `limit_s` over one event, is reported in the log and called no more.
 
     Args:
         next_event: waits some seconds for an event; None when none came, StopIteration when there will be no more.
         hooks: objects whose methods are named for events.
         rank: of this process.
+        limit_s: seconds that a hook has for one event.
     """
 
-    def __init__(self, next_event: Callable[[float], Mapping[str, Any] | None], hooks: Iterable[object], rank: int) -> None:
+    def __init__(
+        self, next_event: Callable[[float], Mapping[str, Any] | None], hooks: Iterable[object], rank: int, limit_s: float = 30.0
+    ) -> None:
         self._next_event = next_event
-        self._hooks = list(hooks)
+        self._hooks = [_Called(hook, limit_s) for hook in hooks if any(hasattr(hook, name) for name in METHODS.values())]
+        self._poll_s = min(_POLL_S, limit_s / 4)
+        self._limit_s = limit_s
         self._rank = rank
         self._said_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="lamina-events", daemon=True)
         self._thread.start()
 
-    def join(self) -> None:
-        """Waits until all events have been delivered; the source must have ended."""
-        self._thread.join()
+    def join(self, timeout_s: float | None = None) -> None:
+        """Waits until all events have been delivered; the source must have ended. What takes longer than `timeout_s` (default: what a hook
+        has for one event) is left behind, and told in the log."""
+        end_s = time.monotonic() + (self._limit_s if timeout_s is None else timeout_s)
+        self._thread.join(max(0.0, end_s - time.monotonic()))
+        for hook in self._hooks:
+            hook.join(max(0.0, end_s - time.monotonic()))
 
     def _run(self) -> None:
         while True:
             try:
-                fields = self._next_event(_POLL_S)
+                fields = self._next_event(self._poll_s)
             except StopIteration:
-                return
-            if fields is None:
-                continue
-            event = Event(**{name: value for name, value in fields.items() if name in _FIELDS})
-            self._log(event)
-            for hook in list(self._hooks):
-                self._call(hook, event)
-
-    def _call(self, hook: object, event: Event) -> None:
-        method = getattr(hook, METHODS.get(event.kind, ""), None)
-        if method is None:
-            return
-        try:
-            method(event)
-        except Exception:
-            self._hooks.remove(hook)
-            logger.exception("hook %s raised at %s and is called no more", type(hook).__qualname__, event.kind)
+                break
+            if fields is not None:
+                event = Event(**{name: value for name, value in fields.items() if name in _FIELDS})
+                self._log(event)
+                for hook in self._hooks:
+                    hook.put(event)
+            for hook in self._hooks:
+                hook.look()
+        for hook in self._hooks:
+            hook.put(None)
 
     def _log(self, event: Event) -> None:
         if event.kind in _WARNINGS:
@@ -136,3 +141,78 @@ class Dispatcher:
         elif event.kind == "Committed" and self._rank == 0 and time.monotonic() - self._said_s >= _INFO_S:
             self._said_s = time.monotonic()
             logger.info("step %d committed: %.1f MB in %.2f s", event.step, event.bytes / 1e6, event.duration_ns / 1e9)
+
+
+class _Called:
+    """A hook on a thread of its own, with a bounded queue before it."""
+
+    def __init__(self, hook: object, limit_s: float) -> None:
+        self._hook, self._limit_s = hook, limit_s
+        self._queue: collections.deque[Event | None] = collections.deque()
+        self._changed = threading.Condition()
+        self._at: tuple[str, float] | None = None  # the event that the hook is at, and since when
+        self._is_over = False  # it is called no more
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._run, name="lamina-hook", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event | None) -> None:
+        """Queues an event; None ends the thread behind those before it."""
+        with self._changed:
+            if event is not None and event.kind not in KEPT and len(self._queue) >= _HELD_MAX:
+                self._dropped += 1
+            elif not self._is_over or event is None:
+                self._queue.append(event)
+            self._changed.notify()
+
+    def look(self) -> None:
+        """Ends what has taken too long."""
+        with self._changed:
+            if self._is_over or self._at is None or time.monotonic() - self._at[1] < self._limit_s:
+                return
+            kind = self._at[0]
+            self._give_up()
+        logger.error("hook %s has not returned from %s within %g s and is called no more", self._name(), kind, self._limit_s)
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the thread; one that does not end is left behind."""
+        self._thread.join(timeout_s)
+        with self._changed:
+            late = self._thread.is_alive() and not self._is_over
+            left = sum(event is not None for event in self._queue)
+            self._give_up()
+        if late:
+            logger.error("hook %s has not returned in time and is left behind, with %d more events for it", self._name(), left)
+        if self._dropped:
+            logger.warning("hook %s was too slow for %d events, which were dropped", self._name(), self._dropped)
+
+    def _name(self) -> str:
+        return type(self._hook).__qualname__
+
+    def _give_up(self) -> None:
+        self._is_over = True
+        self._queue.clear()
+        self._queue.append(None)
+        self._changed.notify()
+
+    def _next(self) -> Event | None:
+        with self._changed:
+            self._at = None
+            self._changed.wait_for(lambda: bool(self._queue))
+            event = self._queue.popleft()
+            if event is not None:
+                self._at = (event.kind, time.monotonic())
+            return event
+
+    def _run(self) -> None:
+        while (event := self._next()) is not None:
+            method = getattr(self._hook, METHODS.get(event.kind, ""), None)
+            if method is None:
+                continue
+            try:
+                method(event)
+            except BaseException:  # sys.exit() too: a hook ends neither this thread nor the program
+                with self._changed:
+                    self._give_up()
+                logger.exception("hook %s raised at %s and is called no more", self._name(), event.kind)
+                return

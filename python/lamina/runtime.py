@@ -48,7 +48,8 @@ class Runtime:
             if self._coordinator is not None:
                 self._coordinator.close()
             raise
-        self._dispatcher = Dispatcher(self.engine.next_event, hooks, ranks.rank)
+        self._hook_limit_s = hook_limit_s
+        self._dispatcher = Dispatcher(self.engine.next_event, hooks, ranks.rank, self._hook_limit_s)
         self._verdicts = Verdicts(self.engine, asked)
         os.register_at_fork(after_in_child=functools.partial(_never_free, weakref.ref(self.engine)))
         atexit.register(self.at_exit)
@@ -72,7 +73,8 @@ class Runtime:
                 self.engine.close(0)
             raise
         finally:
-            self._dispatcher.join()
+            events_s = left_s()
+            self._dispatcher.join(None if events_s is None else min(self._hook_limit_s, max(events_s, _LAST_EVENTS_S)))
             self._verdicts.join()
             if self._coordinator is not None:
                 self._coordinator.close()

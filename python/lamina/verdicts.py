@@ -55,7 +55,7 @@ def _serve(engine: _core.Engine, ordinal: int, hook: object) -> None:
         if is_asked:
             try:
                 refusal = _refusal(hook, *question)
-            except Exception:
+            except BaseException:  # sys.exit() too
                 is_asked = False
                 logger.exception("hook %s raised at %s of step %d and is asked no more", type(hook).__qualname__, *question)
         engine.answer(ordinal, refusal)

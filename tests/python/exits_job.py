@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,11 @@ class Rank:
             "gloo", init_method=f"tcp://127.0.0.1:{self.port}", rank=self.rank, world_size=2, timeout=timedelta(seconds=60)
         )
 
-    def begin(self, slow: bool = True) -> tuple[lamina.Checkpointer, lamina.SaveHandle]:
+    def begin(self, slow: bool = True, hooks: Sequence[object] = (), **options: float) -> tuple[lamina.Checkpointer, lamina.SaveHandle]:
         """A step that is there, and a save on a slow disk that takes some seconds."""
         mesh = init_device_mesh("cpu", (2,))
         rows = DTensor.from_local(torch.ones(ELEMENTS), mesh, [Shard(0)], run_check=False)
-        ckpt = lamina.Checkpointer(self.root, options={"env": self.env, **QUICK})
+        ckpt = lamina.Checkpointer(self.root, hooks=hooks, options={"env": self.env, **QUICK, **options})
         ckpt.save(STEP - 1, {"rows": rows}).wait()
         if slow:
             self.env.set_write_bytes_per_second(1 << 20)
@@ -107,6 +107,19 @@ def exception_while_it_fails(rank: Rank) -> None:
     if rank.rank == 1:
         rank.env.fail("write", 5, "steps/000000000005", 2, -1)
     ckpt, _ = rank.begin()
+    with ckpt:
+        raise ValueError("x")
+
+
+class Stalls:
+    def committed(self, event: lamina.Event) -> None:
+        time.sleep(600)
+
+
+def stalled_hook(rank: Rank) -> None:
+    rank.meet()
+    ckpt, handle = rank.begin(slow=False, hooks=[Stalls()], exit_grace_s=1)
+    handle.wait()
     with ckpt:
         raise ValueError("x")
 
@@ -192,8 +205,8 @@ def forked_child(rank: Rank) -> None:
 CASES: dict[str, Callable[[Rank], None]] = {
     case.__name__: case
     for case in (
-        plain_end, env_end, rank_0_first, exit_code, exception, exception_while_it_fails, destroyed_before_close, rank_1_vanishes,
-        rank_1_is_terminated, rank_0_is_killed, store_dies, forked_child,
+        plain_end, env_end, rank_0_first, exit_code, exception, exception_while_it_fails, stalled_hook, destroyed_before_close,
+        rank_1_vanishes, rank_1_is_terminated, rank_0_is_killed, store_dies, forked_child,
     )
 }  # fmt: skip
 

@@ -404,6 +404,66 @@ def test_events_reach_hooks_and_log(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert sum("raised at SaveFailed and is called no more" in line for line in lines) == 2
 
 
+def test_a_hook_that_stalls_or_quits_holds_up_neither_the_log_nor_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    go = threading.Event()
+    seen: list[int] = []
+
+    class Hook:
+        def committed(self, event: lamina.Event) -> None:
+            seen.append(event.step)
+
+    class Quits:
+        def committed(self, event: lamina.Event) -> None:
+            sys.exit()
+
+    class Stalls:
+        def committed(self, event: lamina.Event) -> None:
+            go.wait(60)
+
+    ckpt = lamina.Checkpointer(tmp_path, hooks=[Hook(), Quits(), Stalls()], options={"verdict_timeout_s": 1})
+    put = ckpt._runtime.engine.events.put  # type: ignore[union-attr]
+    for step in (1, 2):
+        put({"kind": "Committed", "step": step})
+    put({"kind": "SaveFailed", "step": 3, "cause": "disk full"})
+    ckpt.close()  # although one hook is still at its first event
+    assert not go.is_set()
+    assert seen == [1, 2]
+    assert "save failed: step 3, rank 0: disk full" in caplog.text
+    assert "Quits raised at Committed and is called no more" in caplog.text
+    assert "Stalls has not returned" in caplog.text
+    go.set()
+    for thread in threading.enumerate():
+        if thread.name == "lamina-hook":
+            thread.join(60)
+
+
+def test_a_slow_hook_misses_what_may_be_dropped_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    monkeypatch.setattr(lamina.events, "_HELD_MAX", 2)
+    go, begun = threading.Event(), threading.Event()
+    seen: list[tuple[str, int]] = []
+
+    class Slow:
+        def write_done(self, event: lamina.Event) -> None:
+            begun.set()
+            go.wait(60)
+            seen.append((event.kind, event.step))
+
+        def committed(self, event: lamina.Event) -> None:
+            seen.append((event.kind, event.step))
+
+    ckpt = lamina.Checkpointer(tmp_path, hooks=[Slow()])
+    put = ckpt._runtime.engine.events.put  # type: ignore[union-attr]
+    put({"kind": "WriteDone", "step": 0})
+    assert begun.wait(60)
+    for step in range(1, 5):
+        put({"kind": "WriteDone", "step": step})
+    put({"kind": "Committed", "step": 5})
+    threading.Timer(0.2, go.set).start()
+    ckpt.close()
+    assert seen == [("WriteDone", 0), ("WriteDone", 1), ("WriteDone", 2), ("Committed", 5)]
+    assert "Slow was too slow for 2 events, which were dropped" in caplog.text
+
+
 def test_unavailable_is_no_save_failure_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with lamina.Checkpointer(tmp_path) as ckpt:
         handle = ckpt.save(1, STATE)

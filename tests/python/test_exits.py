@@ -34,6 +34,7 @@ EXPECTED: dict[str, tuple[tuple[int, int], int, tuple[str, str]]] = {
     "exit_code": ((3, 3), STEP, ("", "")),
     "exception": ((1, 1), STEP, ("ValueError: x", "ValueError: x")),
     "exception_while_it_fails": ((1, 1), STEP - 1, ("ValueError: x", "ValueError: x")),
+    "stalled_hook": ((1, 1), STEP, ("ValueError: x", "Stalls has not returned in time and is left behind")),
     "destroyed_before_close": ((0, 0), STEP, ("committed", "committed")),
     "rank_1_vanishes": ((0, 7), STEP - 1, ("UnavailableError 1", "")),
     "rank_1_is_terminated": ((0, -15), STEP - 1, ("UnavailableError 1", "")),
