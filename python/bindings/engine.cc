@@ -19,6 +19,7 @@
 #include "hooks/verdicts.h"
 #include "lamina/engine.h"
 #include "machine.h"
+#include "of_this_process.h"
 #include "options.h"
 #include "store_coordinator.h"
 #include "tensor.h"
@@ -93,12 +94,12 @@ class PySession {
  public:
   explicit PySession(std::unique_ptr<RestoreSession> session) : session_(std::move(session)) {}
 
-  const RestoreSession& get() const { return *session_; }
+  RestoreSession& get() const { return *session_.Here(); }
   void KeepAlive(py::object engine) { engine_ = std::move(engine); }
 
   py::list Tensors() const {
     py::list list;
-    for (const StoredTensor& tensor : session_->tensors()) {
+    for (const StoredTensor& tensor : get().tensors()) {
       list.append(py::make_tuple(TextToPython(tensor.name), std::string(DTypeName(tensor.dtype)), ShapeToPython(tensor.global_shape),
                                  TextToPython(tensor.alias_of)));
     }
@@ -107,32 +108,35 @@ class PySession {
 
   py::list PassedOver() const {
     py::list list;
-    for (const lamina::PassedOver& each : session_->passed_over()) list.append(py::make_tuple(each.step, TextToPython(each.reason)));
+    for (const lamina::PassedOver& each : get().passed_over()) list.append(py::make_tuple(each.step, TextToPython(each.reason)));
     return list;
   }
 
   py::list Blobs() const {
     py::list list;
-    for (const StoredBlob& blob : session_->blobs()) list.append(py::make_tuple(TextToPython(blob.name), blob.rank, py::bytes(blob.bytes)));
+    for (const StoredBlob& blob : get().blobs()) list.append(py::make_tuple(TextToPython(blob.name), blob.rank, py::bytes(blob.bytes)));
     return list;
   }
 
   bool Fill(const py::sequence& targets) {
     const std::vector<TensorView> views = TensorsFromPython(targets);
-    return ValueOrRaise(WithoutGil([&] { return session_->Fill(views); })) == RestoreSession::Progress::kFilled;
+    RestoreSession& session = get();
+    return ValueOrRaise(WithSignals(OnSignal::kWait, [&] { return session.Fill(views); })) == RestoreSession::Progress::kFilled;
   }
 
   void End() {
-    RaiseIfError(WithoutGil([&] { return session_->End(); }));
+    RestoreSession& session = get();
+    RaiseIfError(WithSignals(OnSignal::kWait, [&] { return session.End(); }));
   }
 
   void Fail(const std::string& class_name, const std::string& message) {
-    RaiseIfError(WithoutGil([&] { return session_->Fail(StatusFromClassName(class_name, message)); }));
+    RestoreSession& session = get();
+    RaiseIfError(WithSignals(OnSignal::kWait, [&] { return session.Fail(StatusFromClassName(class_name, message)); }));
   }
 
  private:
   py::object engine_;  // outlives the session, which is declared behind it
-  const std::unique_ptr<RestoreSession> session_;
+  const OfThisProcess<RestoreSession> session_;
 };
 
 class PyEngine {
@@ -185,11 +189,11 @@ class PyEngine {
     for (const auto& [name, bytes] : blobs) plain.push_back({name.cast<std::string>(), bytes.cast<std::string>()});
     SaveRequest request{step, views, plain, TopologyFromPython(topology), absl::OkStatus()};
     if (refused.has_value()) request.refused = StatusFromClassName(refused->first, refused->second);
-    return PyTicket(ValueOrRaise(WithoutGil([&] { return parts_->engine->Save(request); })));
+    return PyTicket(ValueOrRaise(WithSignals(OnSignal::kWait, [&] { return parts_->engine->Save(request); })));
   }
 
   std::unique_ptr<PySession> BeginRestore(std::optional<int64_t> step) {
-    return std::make_unique<PySession>(ValueOrRaise(WithoutGil([&] { return parts_->engine->BeginRestore(step); })));
+    return std::make_unique<PySession>(ValueOrRaise(WithSignals(OnSignal::kWait, [&] { return parts_->engine->BeginRestore(step); })));
   }
 
   // After `grace_s` (None: until each save's own deadline) what is left is given up, so that the end of the program does not wait for it.
@@ -198,11 +202,11 @@ class PyEngine {
         grace_s, [this](double slice_s) { return parts_->engine->Close(slice_s); }, [] { return false; });
     WithoutGil([&] {
       if (!status.ok()) parts_->engine->Abandon();
+      parts_->mailbox->LetPass();  // so that the dispatcher ends, whatever Python does
       parts_->dispatcher->Stop();
       parts_->CloseMailboxes();
     });
     RaiseIfError(status);
-      parts_->mailbox->LetPass();  // so that the dispatcher ends, whatever Python does
   }
 
   // A dict; None when nothing came in time; raises StopIteration when there will be no more.

@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine.h"
@@ -13,6 +15,7 @@
 #include "errors.h"
 #include "gil.h"
 #include "machine.h"
+#include "of_this_process.h"
 #include "tensor.h"
 
 namespace lamina::bindings {
@@ -25,13 +28,14 @@ constexpr int32_t kReadThreads = 2;
 
 class PyStore {
  public:
-  explicit PyStore(const std::string& root) : machine_(root, kReadThreads, nullptr) {
-    store_ = ValueOrRaise(WithoutGil([&] { return engine::Store::Open(machine_.env(), machine_.tier()); }));
+  explicit PyStore(const std::string& root) : parts_(std::make_shared<Parts>(root)) {
+    Parts& parts = *parts_.Here();
+    parts.store = ValueOrRaise(WithoutGil([&] { return engine::Store::Open(parts.machine.env(), parts.machine.tier()); }));
   }
 
-  std::string Id() const { return format::ToString(store_->header().store_id); }
+  std::string Id() const { return format::ToString(parts_.Here()->store->header().store_id); }
   py::list Steps(bool all) {
-    const auto steps = ValueOrRaise(WithoutGil([&] { return store_->Steps(all); }));
+    const auto steps = Read([all](engine::Store& store) { return store.Steps(all); });
     py::list list;
     for (const engine::ListedStep& step : steps) {
       list.append(py::dict("step"_a = step.entry.attempt.step, "commit"_a = step.entry.commit, "parent"_a = step.entry.parent,
@@ -43,7 +47,7 @@ class PyStore {
   }
 
   std::string PassedOver() {
-    return ValueOrRaise(WithoutGil([&] { return store_->PassedOver(); }));
+    return Read([](engine::Store& store) { return store.PassedOver(); });
   }
 
   py::dict Catalog(std::optional<int64_t> step) {
@@ -65,15 +69,14 @@ class PyStore {
   py::bytearray ReadTensor(int64_t step, const py::str& text) {
     const std::string name = TextFromPython(text);
     const std::shared_ptr<engine::StepReader> reader = Reader(step);
-    const std::string bytes = ValueOrRaise(WithoutGil([&] { return store_->ReadTensor(*reader, name); }));
-    return py::bytearray(bytes);
+    return py::bytearray(Read([reader, name](engine::Store& store) { return store.ReadTensor(*reader, name); }));
   }
 
   py::list ReadBlobs(int64_t step) {
     const std::shared_ptr<engine::StepReader> reader = Reader(step);
     py::list list;
     for (const format::CatalogBlob& blob : reader->catalog().blobs) {
-      const std::string bytes = ValueOrRaise(WithoutGil([&] { return reader->ReadBlob(blob); }));
+      const std::string bytes = Read([reader, &blob](engine::Store&) { return reader->ReadBlob(blob); });
       list.append(py::make_tuple(TextToPython(blob.name), blob.rank, py::bytes(bytes)));
     }
     return list;
@@ -81,11 +84,11 @@ class PyStore {
 
   // Ends this reader's registration with the step that it holds open.
   void CloseStep() {
-    WithoutGil([this] { reader_.reset(); });
+    if (!parts_.IsForked()) Replace(nullptr);
   }
 
   py::dict Verify(std::optional<int64_t> step, bool full) {
-    const engine::Verification found = ValueOrRaise(WithoutGil([&] { return store_->Verify(step, full); }));
+    const engine::Verification found = Read([step, full](engine::Store& store) { return store.Verify(step, full); });
     py::list problems;
     for (const engine::Problem& problem : found.problems) {
       problems.append(py::dict("file"_a = TextToPython(problem.file), "entry"_a = TextToPython(problem.entry),
@@ -97,24 +100,41 @@ class PyStore {
   }
 
  private:
-  // The last step that was looked at stays open, so that tensor after tensor reads its catalog once.
-  std::shared_ptr<engine::StepReader> Reader(std::optional<int64_t> step) {
-    if (reader_ == nullptr || !step.has_value() || step != step_) {
-      reader_ = ValueOrRaise(WithoutGil([&]() -> absl::StatusOr<std::shared_ptr<engine::StepReader>> { return store_->OpenStep(step); }));
-      step_ = reader_->catalog().attempt.step;
-    }
-    return reader_;
+  // `reader` is the last one: freed behind it, since that may end a registration with the root.
+  struct Parts {
+    explicit Parts(const std::string& root) : machine(root, kReadThreads, nullptr) {}
+    Machine machine;
+    std::unique_ptr<engine::Store> store;
+    std::shared_ptr<engine::StepReader> reader;  // touched with the lock held
+  };
+
+  // What `read` finds; a signal's handler that raises leaves it behind, so it owns what it reads with.
+  template <typename Reading>
+  typename std::invoke_result_t<Reading, engine::Store&>::value_type Read(Reading read) const {
+    return ValueOrRaise(WithSignals(OnSignal::kLeave, [parts = parts_.Here(), read = std::move(read)] { return read(*parts->store); }));
   }
 
-  Machine machine_;
-  std::unique_ptr<engine::Store> store_;
-  std::optional<int64_t> step_;
-  std::shared_ptr<engine::StepReader> reader_;
+  // The last step that was looked at stays open, so that tensor after tensor reads its catalog once.
+  std::shared_ptr<engine::StepReader> Reader(std::optional<int64_t> step) {
+    const std::shared_ptr<engine::StepReader> last = parts_.Here()->reader;
+    if (last != nullptr && step.has_value() && *step == last->catalog().attempt.step) return last;
+    std::shared_ptr<engine::StepReader> opened =
+        Read([step](engine::Store& store) -> absl::StatusOr<std::shared_ptr<engine::StepReader>> { return store.OpenStep(step); });
+    Replace(opened);
+    return opened;
+  }
+
+  void Replace(std::shared_ptr<engine::StepReader> reader) {
+    std::swap(reader, parts_.Here()->reader);
+    WithoutGil([&] { reader.reset(); });
+  }
+
+  const OfThisProcess<Parts> parts_;
 };
 
 class PyCollector {
  public:
-  explicit PyCollector(const std::string& root) : machine_(root, kReadThreads, nullptr), collector_(machine_.env(), machine_.tier()) {}
+  explicit PyCollector(const std::string& root) : parts_(std::make_shared<Parts>(root)) {}
 
   py::dict Collect(std::optional<int64_t> step, int64_t keep, std::optional<double> abandoned_grace_s, double gc_grace_s, bool dry_run) {
     engine::CollectRequest request;
@@ -123,7 +143,8 @@ class PyCollector {
     if (abandoned_grace_s.has_value()) request.policy.abandoned_ns = engine::SecondsToNs(*abandoned_grace_s);
     request.reader_grace_ns = engine::SecondsToNs(gc_grace_s);
     request.dry_run = dry_run;
-    const engine::Collected collected = ValueOrRaise(WithoutGil([&] { return collector_.Collect(request); }));
+    const engine::Collected collected =
+        ValueOrRaise(WithSignals(OnSignal::kLeave, [parts = parts_.Here(), request] { return parts->collector.Collect(request); }));
     py::list dropped;
     for (const format::StepEntry& entry : collected.dropped) {
       dropped.append(py::dict("step"_a = entry.attempt.step, "path"_a = format::AttemptPath(entry.attempt)));
@@ -142,12 +163,17 @@ class PyCollector {
   }
 
   void Pin(int64_t step, bool pinned) {
-    RaiseIfError(WithoutGil([&] { return collector_.Pin(step, pinned); }));
+    RaiseIfError(WithSignals(OnSignal::kWait, [parts = parts_.Here(), step, pinned] { return parts->collector.Pin(step, pinned); }));
   }
 
  private:
-  Machine machine_;
-  engine::Collector collector_;
+  struct Parts {
+    explicit Parts(const std::string& root) : machine(root, kReadThreads, nullptr), collector(machine.env(), machine.tier()) {}
+    Machine machine;
+    engine::Collector collector;
+  };
+
+  const OfThisProcess<Parts> parts_;
 };
 
 }  // namespace

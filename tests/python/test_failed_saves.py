@@ -84,6 +84,38 @@ def test_a_signal_ends_the_wait_for_a_slow_save(tmp_path: Path) -> None:
     assert threading.active_count() == threads
 
 
+def test_signal_handlers_run_while_a_save_or_a_restore_waits(tmp_path: Path) -> None:
+    class Preempted(Exception): ...
+
+    env = testing.FaultEnv()
+    raised: list[type[Exception]] = []
+
+    def heal(*_: object) -> None:
+        env.hang(None)
+        for kind in raised:
+            raise kind
+
+    before = signal.signal(signal.SIGALRM, heal)
+    try:
+        with lamina.Checkpointer(tmp_path / "root", options={"env": env, "restore_seconds_max": 120}) as ckpt:
+            ckpt.save(1, state()).wait()
+            env.hang("steps/")
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            assert ckpt.restore(state()).step == 1  # storage hangs until the handler runs
+            env.hang("steps/")
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            for step in (2, 3, 4):  # one of them is held by those before it, which hang
+                handle = ckpt.save(step, state())
+            handle.wait()
+            env.hang("steps/")
+            raised.append(Preempted)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Preempted):
+                ckpt.restore(state())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 TWO = """
 import atexit, os, sys
 import torch, lamina

@@ -77,6 +77,34 @@ def test_sizes_of_all_dtypes() -> None:
         assert entry_bytes(EntryInfo("x", name, (3,))) == 3 * torch.empty(0, dtype=dtype_named(name)).element_size()
 
 
+FORKS = """
+import os, sys
+import lamina
+store = lamina.open(sys.argv[1])
+reading = store.reading(1)
+opened = reading.__enter__()
+child = os.fork()
+if child:
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), opened.step, store.verify()["ok"])
+else:
+    for call in (store.latest, store.verify, opened.blobs, lambda: opened.read("w")):
+        try:
+            call()
+            os._exit(9)
+        except lamina.StateError:
+            pass
+    assert lamina.open(sys.argv[1]).latest() == 1
+"""
+
+
+def test_a_forked_child_uses_no_store_of_its_parent_and_ends(tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    with lamina.Checkpointer(root) as ckpt:
+        ckpt.save(1, {"w": torch.ones(9)}).wait()
+    done = subprocess.run([sys.executable, "-c", FORKS, root], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "child 0 1 True\n"), done.stderr
+
+
 def test_empty_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_core.install(monkeypatch)
     store = lamina.open(tmp_path)
