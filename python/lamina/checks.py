@@ -11,15 +11,17 @@ import platform
 import secrets
 import socket
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lamina import __version__, _core, machine
-from lamina.errors import Error
+from lamina import __version__, _core, errors, machine
+from lamina.errors import Error, class_and_message
 from lamina.findings import Finding, Preflight, RankFindings, merged
 
 if TYPE_CHECKING:
     from lamina.ranks import Ranks
+
+_Found = TypeVar("_Found")
 
 _SEEN_WITHIN_S: Final = 10.0  # a name that another machine made, on a network file system
 
@@ -45,17 +47,28 @@ def preflight(
         The findings of all ranks, the worst first; `print` it.
 
     Raises:
-        InvalidArgumentError: an option is unknown or out of its range.
+        InvalidArgumentError: an option is unknown or out of its range, on any rank.
     """
     from lamina.checkpointer import core_options
     from lamina.ranks import Ranks
 
     ranks = Ranks(process_group)
-    chosen = core_options(root, ranks, memory, options)
+
+    def checked_options() -> dict[str, Any]:
+        chosen = core_options(root, ranks, memory, options)
+        _core.own_options(chosen)  # also what the environment sets
+        return chosen
+
+    chosen = _on_all(ranks, checked_options)
     findings, job_bytes, rank_bytes = _sizes(ranks, state)
-    findings += core_findings(chosen, job_bytes, rank_bytes)
-    findings += machine.examine(chosen["root"], job_bytes, rank_bytes, ranks.count)
-    findings.append(versions())
+    findings += _on_all(
+        ranks,
+        lambda: [
+            *core_findings(chosen, job_bytes, rank_bytes),
+            *machine.examine(chosen["root"], job_bytes, rank_bytes, ranks.count),
+            versions(),
+        ],
+    )
     if ranks.count > 1:
         findings.append(_shared_path(ranks, chosen["root"]))
     return Preflight(merged(_gathered(ranks, findings)))
@@ -100,8 +113,8 @@ def _sizes(ranks: Ranks, state: MutableMapping[Any, Any] | None) -> tuple[list[F
         args, alive = tensor_args(captured.entries)
         description = _core.describe(args, topology_of(captured.entries, ranks.count))
         del alive
-    except Error as error:
-        failure = str(error)
+    except Exception as error:  # also what the trainer's own state_dict raises: the others wait for this rank
+        failure = class_and_message(error)[1]
     descriptions = ranks.gather(description)
     if failure:
         return [Finding("state", "fail", failure, "a state that can be saved", "see what the message names")], 0, 0
@@ -116,30 +129,35 @@ def _sizes(ranks: Ranks, state: MutableMapping[Any, Any] | None) -> tuple[list[F
 
 
 def _shared_path(ranks: Ranks, root: str) -> Finding:
-    """Whether a file that rank 0 makes is seen by all. Collective. (The first save tries the other direction too.)"""
+    """Whether a file that rank 0 makes is seen by all, and one of each machine's first rank by rank 0. Collective."""
     place = root if os.path.isdir(root) else os.path.dirname(root)
+    hosts = ranks.gather(socket.gethostname().encode())
     name, told = f".tmp-{secrets.token_hex(8)}", secrets.token_hex(16)
-    if ranks.rank == 0:
+    mine = os.path.join(place, name) if hosts.index(hosts[ranks.rank]) == ranks.rank else ""
+    if mine:
         try:
-            with open(os.path.join(place, name), "x", encoding="ascii") as file:
+            with open(mine, "x", encoding="ascii") as file:
                 file.write(told)
         except OSError:
-            name = ""  # the check of the root says why
-    name, told = json.loads(ranks.gather(json.dumps([name, told]).encode())[0])
-    seen = not name or _sees(os.path.join(place, name), told)
-    ranks.gather(b"")  # until all have looked
-    if ranks.rank == 0 and name:
-        os.unlink(os.path.join(place, name))
-    if not name:
-        return Finding("shared-path", "ok", "not tried, since rank 0 cannot write there")
-    if seen:
-        return Finding("shared-path", "ok", "what rank 0 writes is seen by all")
-    advice = "use a directory that all machines share; is the file system mounted here?"
-    return Finding("shared-path", "fail", "what rank 0 writes is not seen", f"'{root}' to be one directory for all ranks", advice)
-
-
-def _sees(path: str, told: str) -> bool:
+            mine = ""  # the check of the root says why
+    made = [json.loads(each) for each in ranks.gather(json.dumps([name if mine else "", told]).encode())]
+    wanted = made if ranks.rank == 0 else made[:1]
     end_s = time.monotonic() + _SEEN_WITHIN_S
+    unseen = [rank for rank, (name, told) in enumerate(wanted) if name and not _sees(os.path.join(place, name), told, end_s)]
+    ranks.gather(b"")  # until all have looked
+    if mine:
+        with contextlib.suppress(OSError):
+            os.unlink(mine)
+    if unseen:
+        advice = "use a directory that all machines share; is the file system mounted here?"
+        found = f"what rank {', '.join(map(str, unseen))} writes is not seen"
+        return Finding("shared-path", "fail", found, f"'{root}' to be one directory for all ranks", advice)
+    if not made[0][0]:
+        return Finding("shared-path", "ok", "not tried, since rank 0 cannot write there")
+    return Finding("shared-path", "ok", "what rank 0 writes is seen by all")
+
+
+def _sees(path: str, told: str, end_s: float) -> bool:
     while True:
         with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
             if file.read() == told:
@@ -147,6 +165,22 @@ def _sees(path: str, told: str) -> bool:
         if time.monotonic() >= end_s:
             return False
         time.sleep(0.1)
+
+
+def _on_all(ranks: Ranks, work: Callable[[], _Found]) -> _Found:
+    """What `work` returns; where it raises on any rank, all raise, so that none waits for one that has gone. Collective."""
+    failure = None
+    try:
+        return_value = work()
+    except Exception as error:
+        failure = error
+    told = [json.loads(each) for each in ranks.gather(json.dumps(failure and class_and_message(failure)).encode())]
+    if failure is not None:
+        raise failure
+    for rank, failed in enumerate(told):
+        if failed is not None:
+            raise getattr(errors, failed[0])(f"rank {rank}: {failed[1]}", rank=rank)
+    return return_value
 
 
 def _gathered(ranks: Ranks, findings: Sequence[Finding]) -> list[RankFindings]:

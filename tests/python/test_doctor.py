@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,13 @@ def test_a_state_gives_the_size(tmp_path: Path) -> None:
         lamina.preflight(tmp_path, options={"io_thread": 1})
 
 
+class Raises:
+    def state_dict(self) -> Any:
+        raise KeyError("pos")
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
 def _preflights(shared: str, torn: str) -> dict[str, dict[str, Any]]:
     checks._SEEN_WITHIN_S = 0.2  # type: ignore[misc]
     rank = int(os.environ["RANK"])
@@ -305,9 +313,14 @@ def _preflights(shared: str, torn: str) -> dict[str, dict[str, Any]]:
         "alike": lamina.preflight(shared, {"w": torch.zeros(300_000)}),
         "unlike": lamina.preflight(shared, parts),
         "refused": lamina.preflight(shared, {"w": object()} if rank == 1 else parts),
+        "raised": lamina.preflight(shared, {"w": Raises()} if rank == 1 else parts),
         "torn": lamina.preflight(f"{torn}/{min(rank, 1)}/root"),
         "missing": lamina.preflight(f"{torn}/{rank}/root"),
     }
+    with pytest.raises(lamina.InvalidArgumentError, match="option io_threads is '65'"):
+        lamina.preflight(shared, options={"io_threads": 65} if rank == 1 else None)
+    checks.socket = types.SimpleNamespace(gethostname=lambda: f"host{rank}")  # type: ignore[assignment]
+    found["machines"] = lamina.preflight(f"{torn}/{min(rank, 1)}/root")
     return {
         name: {"levels": levels(each), "found": {finding.name: finding.found for finding in reversed(each.findings)}}
         for name, each in found.items()
@@ -328,6 +341,9 @@ def test_preflight_on_ranks(tmp_path: Path) -> None:
     assert "rank" in cases["unlike"]["found"]["state"]
     assert cases["refused"]["levels"]["state"] == "fail"
     assert "(rank 1 on " in cases["refused"]["found"]["state"]
+    assert cases["raised"]["levels"]["state"] == "fail"
+    assert "KeyError: 'pos' (rank 1 on " in cases["raised"]["found"]["state"]
+    assert "what rank 1, 2 writes is not seen (rank 0 on host0)" in cases["machines"]["found"]["shared-path"]
     assert cases["torn"]["levels"]["shared-path"] == "fail"
     assert cases["torn"]["found"]["shared-path"].startswith("what rank 0 writes is not seen (ranks 1, 2 on ")
     assert cases["missing"]["levels"]["shared-path"] == "fail"
