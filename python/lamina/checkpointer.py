@@ -193,6 +193,14 @@ class Checkpointer:
             raise NotFoundError("restore(required=True): the root holds no step; is its file system mounted?")
         return RestoreInfo()
 
+    def fence(self) -> None:
+        """Returns when what was handed to `save()` may be changed: at once, since `save()` has copied all of it when it returns.
+
+        Raises:
+            StateError: the Checkpointer is closed, or is in a forked process.
+        """
+        self._open()
+
     def close(self) -> None:
         """Waits until this rank's saves have ended, and frees everything. Not collective. A second call does nothing.
 

@@ -94,7 +94,7 @@ def test_closed_is_closed(tmp_path: Path) -> None:
     ckpt = lamina.Checkpointer(tmp_path)
     ckpt.close()
     ckpt.close()
-    for call in (lambda: ckpt.save(1, STATE), lambda: ckpt.restore(STATE)):
+    for call in (lambda: ckpt.save(1, STATE), lambda: ckpt.restore(STATE), ckpt.fence):
         with pytest.raises(StateError, match="closed"):
             call()
 
@@ -109,6 +109,7 @@ def test_what_restore_does_not_have_is_refused(tmp_path: Path) -> None:
 def test_handle_reports(tmp_path: Path) -> None:
     with lamina.Checkpointer(tmp_path) as ckpt:
         handle = ckpt.save(1, STATE)
+        ckpt.fence()
         report = handle.wait(10)
 
         async def awaited() -> lamina.SaveReport:
