@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -38,7 +39,8 @@ std::string BeatKey(int32_t rank) { return absl::StrCat("beat/", rank); }
 // When each rank was last heard of by one wait.
 class BeatWatch {
  public:
-  BeatWatch(env::Env& env, int64_t beat_ns, int64_t timeout_ns) : env_(env), beat_ns_(beat_ns), timeout_ns_(timeout_ns) {}
+  BeatWatch(env::Env& env, int64_t beat_ns, int64_t timeout_ns, const SignOfLife& sign_of_life)
+      : env_(env), beat_ns_(beat_ns), timeout_ns_(timeout_ns), sign_of_life_(sign_of_life) {}
 
   // Reads the beats of `ranks` if that is due; names the silent ones.
   std::vector<int32_t> Silent(const std::vector<int32_t>& ranks,
@@ -52,8 +54,12 @@ class BeatWatch {
     for (const int32_t rank : ranks) {
       const absl::StatusOr<std::optional<std::string>> beat = read(rank);
       Seen& seen = seen_[static_cast<size_t>(rank)];
-      if (beat.ok() && beat->has_value() && **beat != seen.beat) seen = {**beat, now_ns};
-      if (now_ns - seen.at_ns >= timeout_ns_) silent.push_back(rank);
+      if (beat.ok() && beat->has_value() && **beat != seen.beat) {
+        seen.beat = **beat;
+        seen.at_ns = now_ns;
+      }
+      if (now_ns - seen.at_ns < timeout_ns_ || ShowsLife(rank, seen)) continue;
+      silent.push_back(rank);
     }
     return silent;
   }
@@ -62,10 +68,22 @@ class BeatWatch {
   struct Seen {
     std::string beat;
     int64_t at_ns = 0;
+    std::optional<int64_t> sign_ns = {};
   };
+
+  // One that is new to this watch counts as a beat. Compared with itself alone: the clocks of machines need not agree.
+  bool ShowsLife(int32_t rank, Seen& seen) {
+    const std::optional<int64_t> sign_ns = sign_of_life_ ? sign_of_life_(rank) : std::nullopt;
+    if (!sign_ns.has_value() || sign_ns == seen.sign_ns) return false;
+    seen.sign_ns = sign_ns;
+    seen.at_ns = env_.MonotonicNs();
+    return true;
+  }
+
   env::Env& env_;
   const int64_t beat_ns_;
   const int64_t timeout_ns_;
+  const SignOfLife& sign_of_life_;
   int64_t started_ns_ = -1;
   int64_t last_look_ns_ = 0;
   std::vector<Seen> seen_;
@@ -121,14 +139,15 @@ std::string NameRanks(const std::vector<int32_t>& ranks) {
   return text;
 }
 
-Agreement::Agreement(env::Env& env, coord::Coordinator& coordinator, const Options& options)
+Agreement::Agreement(env::Env& env, coord::Coordinator& coordinator, const Options& options, SignOfLife sign_of_life)
     : env_(env),
       coordinator_(coordinator),
       prefix_(absl::StrCat("lamina/", options.coordination_prefix, "/")),
       rank_(options.rank),
       rank_count_(options.rank_count),
       beat_ns_(SecondsToNs(options.beat_s)),
-      beat_timeout_ns_(SecondsToNs(options.beat_timeout_s)) {}
+      beat_timeout_ns_(SecondsToNs(options.beat_timeout_s)),
+      sign_of_life_(std::move(sign_of_life)) {}
 
 absl::Status Agreement::Say(const std::string& key, std::string_view value) {
   if (value.size() <= kMessageBytes) return coordinator_.Set(Full(key), absl::StrCat(std::string(1, kWholeTag), std::string(value)));
@@ -169,7 +188,7 @@ void Agreement::Forget(const std::string& key) {
 
 absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32_t>& ranks, const Patience& patience,
                                 const std::function<absl::StatusOr<bool>(int32_t)>& arrived) {
-  BeatWatch watch(env_, beat_ns_, beat_timeout_ns_);
+  BeatWatch watch(env_, beat_ns_, beat_timeout_ns_, sign_of_life_);
   std::vector<int32_t> missing = ranks;
   int64_t pause_ns = kPollFirstNs;
   int64_t answered_ns = env_.MonotonicNs();

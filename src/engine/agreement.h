@@ -34,10 +34,14 @@ struct Patience {
   std::function<absl::Status()> without_store = {};  // the same, about once a second while the store does not answer
 };
 
+// The time of what a rank shows on storage while the coordinator does not take its beats; nullopt: it shows nothing. Asked only before a
+// rank counts as silent.
+using SignOfLife = std::function<std::optional<int64_t>(int32_t rank)>;
+
 // Thread-safe but for the beats that a wait watches, which are its own.
 class Agreement {
  public:
-  Agreement(env::Env& env, coord::Coordinator& coordinator, const Options& options);
+  Agreement(env::Env& env, coord::Coordinator& coordinator, const Options& options, SignOfLife sign_of_life = nullptr);
 
   int32_t rank() const { return rank_; }
   int32_t rank_count() const { return rank_count_; }
@@ -71,6 +75,7 @@ class Agreement {
   const int32_t rank_count_;
   const int64_t beat_ns_;
   const int64_t beat_timeout_ns_;
+  const SignOfLife sign_of_life_;
   uint64_t beat_count_ = 0;
 };
 

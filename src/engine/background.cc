@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "engine/engine_impl.h"
+#include "engine/in_time.h"
 
 namespace lamina::engine {
 namespace {
@@ -188,14 +189,74 @@ void EngineImpl::BeatLoop() {
       while (active_count_ == 0 && !stopping_) changed_.Wait(mutex_);
       if (stopping_ && pending_.empty()) return;
       phase = phase_;
+      beat_begun_ns_ = runtime_.env.MonotonicNs();
     }
     if (options_.rank_count > 1) agreement_.Beat(phase);
+    {
+      env::MutexLock lock(mutex_);
+      beat_begun_ns_ = -1;
+    }
     GiveUpIfLate();
     const int64_t next_ns = DeadlineAfter(runtime_.env, options_.beat_s);
     env::MutexLock lock(mutex_);
     while (!(stopping_ && pending_.empty()) && changed_.WaitUntil(mutex_, next_ns)) {
     }
   }
+}
+
+// A coordinator may wait for a thread of the trainer's that does not come to serve it, such as one that needs the GIL while a long call
+// holds it. The rank is alive all the same, and shows it by a file of its own until its beats are taken again.
+void EngineImpl::LifeLoop() {
+  const int64_t beat_ns = SecondsToNs(options_.beat_s);
+  bool shown = false;
+  while (true) {
+    bool late = false;
+    {
+      env::MutexLock lock(mutex_);
+      while (active_count_ == 0 && !stopping_ && !shown) changed_.Wait(mutex_);
+      if (stopping_ && pending_.empty()) break;
+      late = beat_begun_ns_ >= 0 && runtime_.env.MonotonicNs() - beat_begun_ns_ >= beat_ns;
+    }
+    if (late) {
+      shown = ShowLife(true) || shown;
+    } else if (shown) {
+      shown = !ShowLife(false);
+    }
+    const int64_t next_ns = DeadlineAfter(runtime_.env, options_.beat_s);
+    env::MutexLock lock(mutex_);
+    while (!(stopping_ && pending_.empty()) && changed_.WaitUntil(mutex_, next_ns)) {
+    }
+  }
+  if (shown) ShowLife(false);  // what stays is removed by the next claim's sweep
+}
+
+uint64_t EngineImpl::Incarnation() {
+  env::MutexLock lock(mutex_);
+  return claimed_.has_value() ? claimed_->incarnation : 0;
+}
+
+bool EngineImpl::ShowLife(bool alive) {
+  const uint64_t incarnation = Incarnation();
+  if (incarnation == 0) return false;
+  const std::string name = format::SignOfLifePath(incarnation, options_.rank);
+  return RunInTime(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldForStorage(),
+                   [&tier = runtime_.tier, name, alive] { return alive ? tier.Touch(name) : tier.Delete(name); })
+      .ok();
+}
+
+// The directory is listed and the file opened, so that a network file system asks its server and does not answer from memory.
+std::optional<int64_t> EngineImpl::SignOfLife(int32_t rank) {
+  const uint64_t incarnation = Incarnation();
+  if (incarnation == 0) return std::nullopt;
+  const std::string name = format::SignOfLifePath(incarnation, rank);
+  const absl::StatusOr<tier::ObjectInfo> info =
+      ValueInTime<tier::ObjectInfo>(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldForStorage(),
+                                    [&tier = runtime_.tier, name]() -> absl::StatusOr<tier::ObjectInfo> {
+                                      LAMINA_RETURN_IF_ERROR(tier.ListNames(format::kWritersPrefix).status());
+                                      LAMINA_RETURN_IF_ERROR(tier.OpenObject(name).status());
+                                      return tier.Stat(name);
+                                    });
+  return info.ok() ? std::optional(info->modified_ns) : std::nullopt;
 }
 
 void EngineImpl::LeaseLoop() {

@@ -38,13 +38,14 @@ EngineImpl::Active::~Active() {
 EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
     : options_(options),
       runtime_(runtime),
-      agreement_(runtime.env, runtime.coordinator, options_),
+      agreement_(runtime.env, runtime.coordinator, options_, [this](int32_t rank) { return SignOfLife(rank); }),
       mutex_(runtime.env),
       changed_(runtime.env),
       swept_(std::make_shared<tier::Swept>(runtime.env)),
       log_(runtime.env, runtime.tier, swept_, runtime.log_records_kept) {
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
+  if (options_.rank_count > 1) life_task_ = runtime_.env.Start("lamina-life", [this] { LifeLoop(); });
 }
 
 EngineImpl::~EngineImpl() {
@@ -56,6 +57,7 @@ EngineImpl::~EngineImpl() {
   if (lease_task_ != nullptr) lease_task_->Join();
   save_task_->Join();
   beat_task_->Join();
+  if (life_task_ != nullptr) life_task_->Join();
   retention_.reset();
 }
 

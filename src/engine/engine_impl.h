@@ -88,6 +88,10 @@ class EngineImpl final : public Engine {
   void Retain(bool committed);
   void Finish(PendingSave& pending, const RunResult& result);
   void BeatLoop();
+  void LifeLoop();
+  bool ShowLife(bool alive);  // by this rank's file beside the lease; false: there is nothing to show it in, or storage does not answer
+  std::optional<int64_t> SignOfLife(int32_t rank);
+  uint64_t Incarnation();  // 0: nothing is claimed
   void LeaseLoop();
   void GiveUpIfLate();
   void Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t duration_ns, std::string cause);
@@ -109,6 +113,7 @@ class EngineImpl final : public Engine {
   int64_t fenced_number_ ABSL_GUARDED_BY(mutex_) = 0;  // the save that told all ranks so
   int32_t active_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string phase_ ABSL_GUARDED_BY(mutex_) = "idle";
+  int64_t beat_begun_ns_ ABSL_GUARDED_BY(mutex_) = -1;  // of a beat that the coordinator has not taken yet; -1: there is none
   std::deque<std::shared_ptr<PendingSave>> pending_ ABSL_GUARDED_BY(mutex_);  // the first one runs
   std::optional<Claimed> claimed_ ABSL_GUARDED_BY(mutex_);
   bool claiming_ ABSL_GUARDED_BY(mutex_) = false;    // a thread is at it, perhaps one that nobody waits for any more
@@ -136,6 +141,7 @@ class EngineImpl final : public Engine {
 
   std::unique_ptr<env::Task> save_task_;
   std::unique_ptr<env::Task> beat_task_;
+  std::unique_ptr<env::Task> life_task_;   // where there are several ranks
   std::unique_ptr<env::Task> lease_task_;  // these two of the leader, once it has claimed
   std::unique_ptr<Retention> retention_;
 };

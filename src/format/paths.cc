@@ -45,6 +45,8 @@ std::string LogPath(uint64_t number) { return Join(kLogPrefix, LogName(number));
 
 std::string WriterLeasePath(uint64_t incarnation) { return Join(kWritersPrefix, absl::StrCat(incarnation)); }
 
+std::string SignOfLifePath(uint64_t incarnation, int32_t rank) { return Join(kWritersPrefix, absl::StrCat(incarnation, ".", rank)); }
+
 std::string ReaderLeasePath(std::string_view nonce) { return Join(kReadersPrefix, nonce); }
 
 std::string ProbePath(std::string_view nonce) { return Join(kProbePrefix, nonce); }
@@ -80,6 +82,15 @@ std::optional<uint64_t> ParseWriterLeaseName(std::string_view name) {
   std::string_view rest = name;
   const std::optional<uint64_t> incarnation = TakeNumber<uint64_t>(rest);
   return incarnation.value_or(0) != 0 && absl::StrCat(*incarnation) == name ? incarnation : std::nullopt;
+}
+
+std::optional<uint64_t> ParseSignOfLifeName(std::string_view name) {
+  std::string_view rest = name;
+  const std::optional<uint64_t> incarnation = TakeNumber<uint64_t>(rest);
+  if (!incarnation || !TakeText(rest, ".")) return std::nullopt;
+  const std::optional<int32_t> rank = TakeNumber<int32_t>(rest);
+  const bool printed = rank && *incarnation != 0 && absl::StrCat(*incarnation, ".", *rank) == name;
+  return printed ? incarnation : std::nullopt;
 }
 
 bool IsNonce(std::string_view name) {

@@ -286,9 +286,10 @@ absl::Status Sweeper::RemoveOldLog(const LogRecord& newest, const SweepOptions& 
 absl::Status Sweeper::RemoveOldLeases(const LogRecord& newest, const SweepOptions& options, SweepReport& report) {
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> names, tier_.ListNames(format::kWritersPrefix));
   for (const std::string& name : names) {
-    const std::optional<uint64_t> incarnation = format::ParseWriterLeaseName(name);
+    std::optional<uint64_t> incarnation = format::ParseWriterLeaseName(name);
+    if (!incarnation) incarnation = format::ParseSignOfLifeName(name);
     if (!incarnation || *incarnation >= newest.incarnation) continue;
-    LAMINA_RETURN_IF_ERROR(Remove(format::WriterLeasePath(*incarnation), options, report));
+    LAMINA_RETURN_IF_ERROR(Remove(JoinName(format::kWritersPrefix, name), options, report));
   }
   return absl::OkStatus();
 }

@@ -5,7 +5,10 @@
 #include <memory>
 #include <string>
 
+#include "base/units.h"
 #include "env/posix_env.h"
+#include "env/sim_env.h"
+#include "testing/job.h"
 
 using namespace lamina;
 using namespace lamina::engine;
@@ -32,7 +35,76 @@ class OpenMap : public coord::Coordinator {
   std::map<std::string, std::string> map;
 };
 
+// Serves nobody for a while from the first vote on, as a thread that needs the GIL while a long call holds it.
+class StallingCoordinator : public coord::InProcessCoordinator {
+ public:
+  StallingCoordinator(env::Env& env, coord::InProcessHub& hub, int64_t stall_ns)
+      : InProcessCoordinator(env, hub), env_(env), stall_ns_(stall_ns) {}
+  absl::Status Set(const std::string& key, std::string_view value) override {
+    if (until_ns_ == 0 && absl::StrContains(key, "/vote/")) until_ns_ = env_.MonotonicNs() + stall_ns_;
+    Stall();
+    return InProcessCoordinator::Set(key, value);
+  }
+  absl::StatusOr<std::optional<std::string>> Get(const std::string& key) override {
+    Stall();
+    return InProcessCoordinator::Get(key);
+  }
+
+ private:
+  void Stall() {
+    while (env_.MonotonicNs() < until_ns_) env_.SleepNs(100 * base::kMillisecondNs);
+  }
+  env::Env& env_;
+  const int64_t stall_ns_;
+  int64_t until_ns_ = 0;
+};
+
 }  // namespace
+
+TEST_CASE("A rank whose coordinator is not served for longer than the beat timeout does not fail the save", "[engine]") {
+  const int32_t stalled = GENERATE(0, 1);
+  env::SimThreads threads;
+  env::SimWorldOptions world_options;
+  world_options.threads = &threads;
+  env::SimWorld world(world_options);
+  coord::InProcessHub hub;
+  std::vector<testing::Told> told(2);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    env::SimProcess& process = world.NewProcess(absl::StrCat("rank ", rank));
+    world.Start(process, [&told, &hub, rank, stalled](env::Env& env) {
+      StallingCoordinator coordinator(env, hub, rank == stalled ? 20 * base::kSecondNs : 0);
+      const Options options = testing::JobOptions("/ckpt/run", rank, 2);  // beat_timeout_s is 2
+      testing::Rank body(env, hub, options, 1, tier::kRecordsKept, &coordinator);
+      testing::Told& mine = told[static_cast<size_t>(rank)];
+      mine.status = testing::RunScript(body, {.saves = {1, 2}}, mine);
+    });
+  }
+  REQUIRE(world.Run().ok());
+  for (const testing::Told& each : told) {
+    INFO(each.status);
+    REQUIRE(each.status.ok());
+    for (const auto& [step, status] : each.saves) {
+      INFO(status);
+      REQUIRE(status.ok());
+    }
+  }
+  REQUIRE(world.Names("/ckpt/run/writers").empty());
+}
+
+TEST_CASE("A rank is silent when neither its beats nor its sign of life move", "[engine]") {
+  const std::unique_ptr<env::Env> env = env::NewPosixEnv();
+  OpenMap map;
+  Options options;
+  options.beat_s = 0.01;
+  options.beat_timeout_s = 0.1;
+  const bool moves = GENERATE(false, true);
+  int64_t asked = 0;
+  Agreement agreement(*env, map, options, [&](int32_t) { return std::optional<int64_t>(moves ? ++asked : 7); });
+  const absl::Status heard = agreement.Hear("key", 0, {"a word", DeadlineAfter(*env, 2), true, {}}).status();
+  INFO(heard);
+  REQUIRE(absl::IsDeadlineExceeded(heard) == moves);
+  REQUIRE(absl::IsUnavailable(heard) == !moves);
+}
 
 TEST_CASE("A message of any size is said, looked at and forgotten without a rest", "[engine]") {
   const std::unique_ptr<env::Env> env = env::NewPosixEnv();

@@ -13,6 +13,7 @@ TEST_CASE("Paths are made of numbers", "[format]") {
   CHECK(PacksPath(id) == "steps/000000000100/7-0/packs");
   CHECK(LogPath(42) == "log/000000000042");
   CHECK(WriterLeasePath(7) == "writers/7");
+  CHECK(SignOfLifePath(7, 3) == "writers/7.3");
   CHECK(ReaderLeasePath("9a") == "readers/9a");
   CHECK(ProbePath("9a") == "probe/9a");
 }
@@ -34,6 +35,8 @@ TEST_CASE("Parsers invert the printers at the ends of each range", "[format]") {
   CHECK(ParseAttemptPath(AttemptPath(first)) == first);
   CHECK(ParseAttemptPath(AttemptPath(largest)) == largest);
   CHECK(ParseLogName("18446744073709551615") == std::numeric_limits<uint64_t>::max());
+  CHECK(ParseSignOfLifeName(SignOfLifePath(7, 0).substr(8)) == 7U);
+  CHECK(ParseSignOfLifeName("18446744073709551615.2147483647") == std::numeric_limits<uint64_t>::max());
   CHECK(ParsePackName("4294967295.pack") == std::numeric_limits<uint32_t>::max());
   CHECK(ParseWriterLeaseName("18446744073709551615") == std::numeric_limits<uint64_t>::max());
 }
@@ -82,4 +85,7 @@ TEST_CASE("Parsers refuse what no printer makes", "[format]") {
     CHECK_FALSE(IsNonce(name));
   }
   for (const std::string_view name : {"", "0", "07", "+7", "7 ", "7.tmp", "-7"}) CHECK_FALSE(ParseWriterLeaseName(name).has_value());
+  for (const std::string_view name : {"", "7", "7.", ".3", "0.3", "07.3", "7.03", "7.-3", "7.3 ", "7.3.3", "7.2147483648"}) {
+    CHECK_FALSE(ParseSignOfLifeName(name).has_value());
+  }
 }

@@ -49,13 +49,15 @@ class Rank {
  public:
   // By `chaos_seed` the device finishes its copies late and out of order, and their targets hold poison until then.
   Rank(env::Env& env, coord::InProcessHub& hub, const Options& options, std::optional<uint64_t> chaos_seed = 1,
-       uint64_t log_records_kept = tier::kRecordsKept)
+       uint64_t log_records_kept = tier::kRecordsKept, coord::Coordinator* coordinator = nullptr)
       : options_(options),
         queue_(env, 1, 1),
         tier_(env, options.root, queue_),
         coordinator_(env, hub),
         device_(env, {.threads = 1, .chaos_seed = chaos_seed}),
-        engine_(engine::NewEngine(options, {env, tier_, coordinator_, device_, nullptr, nullptr, log_records_kept}).value()) {}
+        engine_(engine::NewEngine(options, {env, tier_, coordinator != nullptr ? *coordinator : coordinator_, device_, nullptr, nullptr,
+                                            log_records_kept})
+                    .value()) {}
 
   const Options& options() const { return options_; }
   Engine& engine() { return *engine_; }
