@@ -13,7 +13,6 @@ namespace {
 
 constexpr int64_t kLeaseNs = 10 * base::kSecondNs;
 constexpr size_t kSavesKeptInStore = 2;  // a rank that is two saves on has seen all that was said before
-constexpr size_t kKeptPlans = 4;         // more than saves in flight look back at
 
 }  // namespace
 
@@ -120,8 +119,7 @@ void EngineImpl::Finish(PendingSave& pending, const RunResult& result) {
   {
     env::MutexLock lock(mutex_);
     phase_ = "idle";
-    plans_after_[pending.job.number] = result.plans;
-    while (plans_after_.size() > kKeptPlans) plans_after_.erase(plans_after_.begin());
+    RememberPlans(pending.job.number, result.plans);
     if (committed) {
       claimed_->parent = result.ended.commit;
       claimed_->restored_step = -1;

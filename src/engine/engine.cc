@@ -18,6 +18,7 @@ namespace lamina::engine {
 namespace {
 
 constexpr double kSaveDeadlineFactor = 10;  // times the last save, or kSaveDeadlineS, whichever is larger
+constexpr size_t kKeptPlans = 4;            // more than saves in flight look back at
 constexpr int kProbeTries = 5;
 constexpr int64_t kProbePauseNs = 100 * base::kMillisecondNs;
 constexpr int64_t kStorageGraceNs = 5 * base::kSecondNs;  // for what is about to end when an engine closes
@@ -169,6 +170,11 @@ std::shared_ptr<const PlanSet> EngineImpl::PlansFor(int64_t number) {
   return found == plans_after_.end() ? nullptr : found->second;
 }
 
+void EngineImpl::RememberPlans(int64_t number, std::shared_ptr<const PlanSet> plans) {
+  plans_after_[number] = std::move(plans);
+  while (plans_after_.size() > kKeptPlans) plans_after_.erase(plans_after_.begin());
+}
+
 absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& request) {
   const int64_t begun_ns = runtime_.env.MonotonicNs();
   // From here on a rank does not raise alone: what only this one knows ends the handle, so that the ranks go on side by side.
@@ -176,6 +182,11 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
   const int64_t number = save_count_++;
   last_step_ = request.step;
   if (const absl::Status room = WaitForInFlight(options_.saves_in_flight_max - 1); !room.ok()) {
+    {
+      // The other ranks know this save, and later ones look back at it: as one that failed and kept its plans.
+      env::MutexLock lock(mutex_);
+      if (!pending_.empty()) RememberPlans(number, pending_.front()->job.plans);
+    }
     auto ticket = std::make_shared<SaveTicket>(runtime_.env);
     ticket->End(FromRank(room, options_.rank, "waiting"));
     return std::static_pointer_cast<SaveHandle>(ticket);

@@ -60,6 +60,7 @@ class EngineImpl final : public Engine {
   absl::Status CheckNotFenced(int64_t number);
   absl::Status WaitForInFlight(int64_t saves_max);
   std::shared_ptr<const PlanSet> PlansFor(int64_t number);
+  void RememberPlans(int64_t number, std::shared_ptr<const PlanSet> plans) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns);
   absl::Status Prologue(SaveJob& job, const absl::Status& mine);
   absl::StatusOr<std::shared_ptr<const PlanSet>> PlanTogether(const SaveJob& job);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/units.h"
+#include "testing/sim_job.h"
 #include "testing/thread_job.h"
 
 namespace lamina {
@@ -76,6 +77,40 @@ TEST_CASE("A file system that does not tell its room ends the first save on all 
   job.faults(0).SetHang(std::nullopt);
   REQUIRE(All(job.Save({2, 1})) == absl::OkStatus());
   REQUIRE(All(job.End()) == absl::OkStatus());
+}
+
+TEST_CASE("A rank whose storage hung through several saves comes back to those of the others", "[engine]") {
+  constexpr int64_t kHangNs = 400 * base::kSecondNs;
+  env::SimThreads threads;
+  env::SimWorld world({.seed = 5, .threads = &threads});
+  const auto hub = std::make_shared<coord::InProcessHub>();
+  std::vector<absl::Status> last(2, absl::UnknownError("not saved"));
+  const int64_t meet_ns = world.now_ns() + 3 * kHangNs;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    env::SimProcess& process = world.NewProcess(absl::StrCat("rank", rank));
+    world.Start(process, [&world, &last, hub, rank, meet_ns](env::Env& env) {
+      Options options = testing::JobOptions(testing::kSimRoot, rank, 2);
+      options.save_timeout_s = 20;
+      testing::Rank body(env, *hub, options);
+      testing::RankState state(rank, 2);
+      std::vector<std::shared_ptr<SaveHandle>> handles;
+      for (int64_t step = 1; step <= 6; ++step) {
+        if (step == 2 && rank == 0) world.AddFault({.what = "write", .path = "00001.pack", .count = 1, .delay_ns = kHangNs});
+        if (step == 6) env.SleepNs(meet_ns - world.now_ns());  // all is well again on both
+        const absl::StatusOr<std::shared_ptr<SaveHandle>> handle = testing::BeginSave(body.engine(), state, {step, 1});
+        last[static_cast<size_t>(rank)] = handle.status();
+        if (!handle.ok()) return;
+        if (step == 1 || step == 6) last[static_cast<size_t>(rank)] = testing::Await(**handle);
+        handles.push_back(*handle);
+      }
+      body.engine().Close(-1).IgnoreError();
+    });
+  }
+  REQUIRE(world.Run() == absl::OkStatus());
+  for (const absl::Status& status : last) {
+    INFO(status);
+    REQUIRE(status.ok());
+  }
 }
 
 }  // namespace lamina
