@@ -87,7 +87,6 @@ absl::StatusOr<std::unique_ptr<PinnedWindow>> PinnedWindow::Create(env::Env& env
   // Huge pages are a wish; a fork that copied pages under a device's or a ring's writes would be a fault.
   madvise(address, mapped_bytes, MADV_HUGEPAGE);
   if (madvise(address, mapped_bytes, MADV_DONTFORK) != 0) return base::ErrnoStatus(errno, "madvise(MADV_DONTFORK)");
-  if (const absl::Status status = FaultIn(memory); !status.ok()) return NoMemory(bytes, status);
   return window;
 }
 
@@ -114,21 +113,41 @@ absl::StatusOr<WindowLease> PinnedWindow::Acquire(int64_t bytes, int64_t deadlin
   WindowLease lease;
   if (bytes == 0) return lease;
   const int64_t region_bytes = base::AlignUp(bytes, kPageBytes);
+  LAMINA_ASSIGN_OR_RETURN(const int64_t offset, WaitForRoom(region_bytes, deadline_ns));
+  lease.window_ = this;
+  lease.bytes_ = memory_.subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes));
+  LAMINA_RETURN_IF_ERROR(TouchFirst(offset, offset + region_bytes));
+  return lease;
+}
+
+absl::StatusOr<int64_t> PinnedWindow::WaitForRoom(int64_t bytes, int64_t deadline_ns) {
   env::MutexLock lock(mutex_);
   const Turn turn(*this);
   for (bool in_time = true;;) {
-    if (const std::optional<int64_t> offset = turn.First() ? FindRoom(region_bytes) : std::nullopt; offset.has_value()) {
-      leased_.emplace(*offset, region_bytes);
-      lease.window_ = this;
-      lease.bytes_ = memory_.subspan(static_cast<size_t>(*offset), static_cast<size_t>(bytes));
-      return lease;
+    if (const std::optional<int64_t> offset = turn.First() ? FindRoom(bytes) : std::nullopt; offset.has_value()) {
+      leased_.emplace(*offset, bytes);
+      return *offset;
     }
     if (!in_time) break;
     in_time = changed_.WaitUntil(mutex_, deadline_ns);
   }
   return absl::DeadlineExceededError(absl::StrCat("a snapshot needs ", bytes, " bytes and found no room by its deadline, as ",
                                                   leased_.size(), " earlier ones still hold the window of ", this->bytes(),
-                                                  " bytes; set memory=", this->bytes() + region_bytes, " or save less often"));
+                                                  " bytes; set memory=", this->bytes() + bytes, " or save less often"));
+}
+
+absl::Status PinnedWindow::TouchFirst(int64_t begin, int64_t end) {
+  {
+    env::MutexLock lock(mutex_);
+    begin = std::max(begin, touched_bytes_);
+    if (begin >= end) return absl::OkStatus();
+  }
+  // Without the mutex: it takes a while, and all of it is the caller's range, as leases begin at or before what was touched.
+  const absl::Status status = FaultIn(memory_.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+  if (!status.ok()) return NoMemory(bytes(), status);
+  env::MutexLock lock(mutex_);
+  touched_bytes_ = std::max(touched_bytes_, end);
+  return absl::OkStatus();
 }
 
 std::optional<int64_t> PinnedWindow::FindRoom(int64_t bytes) const {

@@ -1,5 +1,6 @@
 #include "device/pinned_window.h"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,6 +42,27 @@ TEST_CASE("PinnedWindow hands out whole pages and takes them back", "[device]") 
   }
   REQUIRE(window->leased_bytes() == 0);
   REQUIRE(window->Acquire(3 * 4096, 0).ok());
+}
+
+TEST_CASE("PinnedWindow takes memory for what was ever leased at once", "[device]") {
+  const auto env = env::NewPosixEnv();
+  constexpr int64_t kLeaseBytes = 8 * base::kMiB;  // whole huge pages
+  const auto window = MakeWindow(*env, 4 * kLeaseBytes);
+  const std::byte* const begin = window->Acquire(1, 0)->bytes().data();
+  const auto taken_bytes = [&] {
+    std::vector<unsigned char> pages(static_cast<size_t>(window->bytes() / 4096));
+    REQUIRE(mincore(const_cast<std::byte*>(begin), static_cast<size_t>(window->bytes()), pages.data()) == 0);
+    return 4096 * std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; });
+  };
+  for (int i = 0; i < 3; ++i) {
+    const auto lease = window->Acquire(kLeaseBytes, 0);
+    REQUIRE(taken_bytes() >= kLeaseBytes);
+  }
+  REQUIRE(taken_bytes() < 2 * kLeaseBytes);
+  const auto first = window->Acquire(kLeaseBytes, 0);
+  const auto second = window->Acquire(kLeaseBytes, 0);
+  REQUIRE(taken_bytes() >= 2 * kLeaseBytes);
+  REQUIRE(taken_bytes() < 3 * kLeaseBytes);
 }
 
 TEST_CASE("WindowLease gives its range back once when moved", "[device]") {
