@@ -21,7 +21,9 @@ struct Options {
   std::string expect_store;      // the id that the root must have; empty: any, also a new one
   bool takeover = false;         // take the root from a trainer that still lives
   int32_t keep = 0;              // steps of the line that stay when a newer one is durable, pinned ones apart; 0: all
-  int64_t memory_bytes = 0;  // window of this rank; 0: from the first state, 1.1 times its bytes, at most its part of 40 % of free memory
+  // Window of this rank. 0: 1.1 times the bytes of the first state for each save that may be in flight, at most its part of 40 % of free
+  // memory. Where it holds one copy alone, a save waits while another one is under way.
+  int64_t memory_bytes = 0;
   int32_t failures_tolerated = 3;     // consecutive failed saves that training survives; >= 0
   double save_timeout_s = 0;          // 0: the larger of 600 and 10 times the last save
   double begin_timeout_s = 60;        // a rank that has not come to a save by then is named; > 0

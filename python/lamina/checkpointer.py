@@ -47,7 +47,8 @@ class Checkpointer:
         snapshot: "copied": all is copied before `save()` returns. "deferred" is not in this version.
         keep: how many steps of the line to keep once a newer one is durable, pinned ones apart; older ones are dropped, and their files go
             when nobody reads them any more. Default None: all are kept.
-        memory: bytes that the ranks of one node may use together. Default None: 1.1 times the state, at most 40 % of what is free.
+        memory: bytes that the ranks of one node may use together. Default None: twice 1.1 times the state, at most 40 % of what is free.
+            Where they hold one copy of the state, save() waits while another save is under way, and one line says so.
         failures_tolerated: failed saves in a row that training survives. None of the very first save or when another trainer took over.
             Default None: 3.
         save_timeout_s: seconds that one save may take. Default None: the larger of 600 and 10 times the last one.

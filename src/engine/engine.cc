@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kSaveDeadlineFactor = 10;  // times the last save, or kSaveDeadlineS, whichever is larger
 constexpr size_t kKeptPlans = 4;            // more than saves in flight look back at
+constexpr int64_t kPageBytes = 4096;        // leases of the window are whole pages
 constexpr int kProbeTries = 5;
 constexpr int64_t kProbePauseNs = 100 * base::kMillisecondNs;
 constexpr int64_t kStorageGraceNs = 5 * base::kSecondNs;  // for what is about to end when an engine closes
@@ -377,15 +378,36 @@ absl::Status EngineImpl::CheckRoom(const SaveJob& job, int64_t deadline_ns) {
 }
 
 absl::StatusOr<device::PinnedWindow*> EngineImpl::WindowFor(int64_t bytes) {
-  if (window_ == nullptr || (options_.memory_bytes == 0 && window_->bytes() < bytes)) {
+  if (window_ == nullptr || (options_.memory_bytes == 0 && bytes > window_snapshot_bytes_max_)) {
     // The state has grown since the window was made, as it does once an optimizer has its moments: a new one, when nothing lies in the old
     // one.
     LAMINA_RETURN_IF_ERROR(WaitForInFlight(0));
     window_.reset();
     LAMINA_ASSIGN_OR_RETURN(const int64_t window_bytes, WindowBytes(runtime_.env, options_, bytes));
     LAMINA_ASSIGN_OR_RETURN(window_, device::PinnedWindow::Create(runtime_.env, window_bytes));
+    const int64_t grown_bytes = static_cast<int64_t>(static_cast<double>(bytes) * kSnapshotFactor);
+    window_snapshot_bytes_max_ = std::max(window_->bytes() / options_.saves_in_flight_max, std::min(window_->bytes(), grown_bytes));
+    if (!WindowHoldsAll(bytes)) SayOneAtATime(bytes);
   }
+  // What the third call does where the window holds two.
+  if (!WindowHoldsAll(bytes)) LAMINA_RETURN_IF_ERROR(WaitForInFlight(0));
   return window_.get();
+}
+
+// Whether all saves that may be in flight find room.
+bool EngineImpl::WindowHoldsAll(int64_t bytes) const {
+  return base::AlignUp(bytes, kPageBytes) <= window_->bytes() / options_.saves_in_flight_max;
+}
+
+void EngineImpl::SayOneAtATime(int64_t bytes) {
+  // What memory= allows is alike on all ranks.
+  if (options_.memory_bytes > 0 && !agreement_.IsLeader()) return;
+  Post(EventKind::kFallback, SaveJob{}, window_->bytes(), 0,
+       absl::StrCat(
+           "the memory budget holds one copy of the state (", window_->bytes(), " bytes of this rank, a copy takes ", bytes,
+           "): save() waits while another save is under way; for two, set memory=",
+           static_cast<int64_t>(static_cast<double>(bytes) * kSnapshotFactor) * options_.saves_in_flight_max * options_.local_rank_count,
+           " (bytes of all ranks of this machine)"));
 }
 
 absl::Status EngineImpl::HashReplicas(SaveJob& job, std::span<const TensorView> tensors) {

@@ -70,6 +70,8 @@ class EngineImpl final : public Engine {
   absl::Status CheckRoom(const SaveJob& job, int64_t deadline_ns);
   absl::Status TakeSnapshot(SaveJob& job, const SaveRequest& request);
   absl::StatusOr<device::PinnedWindow*> WindowFor(int64_t bytes);
+  bool WindowHoldsAll(int64_t bytes) const;
+  void SayOneAtATime(int64_t bytes);
   absl::Status HashReplicas(SaveJob& job, std::span<const TensorView> tensors);
 
   // Restore: whether the step that the session stands at fits the targets of all ranks; the same on all of them. `round` counts steps.
@@ -102,6 +104,7 @@ class EngineImpl final : public Engine {
   Agreement agreement_;
 
   std::unique_ptr<device::PinnedWindow> window_;  // used by the caller's thread; outlives the saves that hold leases of it
+  int64_t window_snapshot_bytes_max_ = 0;         // a larger snapshot has a new one made, unless memory_bytes says how large it is
 
   env::Mutex mutex_;
   env::CondVar changed_;

@@ -18,7 +18,6 @@ namespace lamina::engine {
 namespace {
 
 constexpr double kFreeShare = 0.4;
-constexpr double kSnapshotFactor = 1.1;
 
 // The start of a small file of the kernel's; empty where there is no such file.
 std::string Text(env::Env& env, const std::string& path) {
@@ -104,7 +103,9 @@ std::optional<int64_t> FreeMemoryBytes(env::Env& env, const std::string& top) {
 
 absl::StatusOr<int64_t> WindowBytes(env::Env& env, const Options& options, int64_t snapshot_bytes) {
   if (options.memory_bytes > 0) return options.memory_bytes;
-  const int64_t wanted = base::AlignUp(static_cast<int64_t>(static_cast<double>(snapshot_bytes) * kSnapshotFactor), base::kMiB);
+  // A save that is called while another one is under way must not wait for it.
+  const double bytes = static_cast<double>(snapshot_bytes) * kSnapshotFactor * options.saves_in_flight_max;
+  const int64_t wanted = base::AlignUp(static_cast<int64_t>(bytes), base::kMiB);
   const std::optional<int64_t> most = BytesOfRank(env, options);
   if (!most.has_value()) return std::max(wanted, base::kMiB);
   if (snapshot_bytes > *most) {

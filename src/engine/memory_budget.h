@@ -15,8 +15,11 @@ namespace lamina::engine {
 // kernel gives it up. Nullopt where nothing tells. `top` stands before /proc and /sys, for tests.
 std::optional<int64_t> FreeMemoryBytes(env::Env& env, const std::string& top = "");
 
-// Bytes of the window for a first snapshot of `snapshot_bytes`: the option, else 1.1 times the snapshot. ResourceExhausted with the figure
-// to set when that is more than 40 % of the memory that is free.
+inline constexpr double kSnapshotFactor = 1.1;  // a state may grow by so much before it needs another window
+
+// Bytes of the window for a first snapshot of `snapshot_bytes`: the option, else kSnapshotFactor times the snapshots of all saves that may
+// be in flight, at most this rank's part of 40 % of the memory that is free. ResourceExhausted with the figure to set when not even one
+// snapshot fits into that.
 absl::StatusOr<int64_t> WindowBytes(env::Env& env, const Options& options, int64_t snapshot_bytes);
 
 }  // namespace lamina::engine

@@ -171,6 +171,33 @@ TEST_CASE("Hooks hear of a save, and destruction waits for it", "[engine]") {
   REQUIRE(recorder->names_ == std::vector<std::string>{"SaveBegin", "SnapshotDone", "WriteDone", "Committed"});
 }
 
+TEST_CASE("A second save waits for the first only where the memory budget holds one copy, which one line says", "[engine]") {
+  constexpr int64_t kStateBytes = 4 * base::kMiB;
+  const ScratchDirectory scratch;
+  const std::unique_ptr<env::Env> posix = env::NewPosixEnv();
+  env::FaultEnv env(*posix);
+  const auto recorder = std::make_shared<Recorder>();
+  Options options = testing::JobOptions(scratch.path() + "/root", 0, 1);
+  const bool budget_holds_two = GENERATE(true, false);
+  options.memory_bytes = budget_holds_two ? 0 : kStateBytes + base::kMiB;
+  const std::unique_ptr<Engine> engine = engine::OpenOn(env, options, {recorder}).value();
+  std::vector<std::byte> bytes(kStateBytes);
+  TensorView view{"w", DType::kUint8, {kStateBytes}, {}, "", false};
+  view.boxes.push_back({{{0}, {kStateBytes}}, bytes.data(), {1}});
+  const auto save = [&](int64_t step) { return engine->Save({step, {&view, 1}, {}, {{"dp", 1}}}).value(); };
+  env.plan().SetWriteBytesPerSecond(8 * base::kMiB);
+  const std::shared_ptr<SaveHandle> first = save(1);
+  const std::shared_ptr<SaveHandle> second = save(2);
+  const bool waited = first->Done();
+  env.plan().SetWriteBytesPerSecond(0);
+  REQUIRE(testing::Await(*first) == absl::OkStatus());
+  REQUIRE(testing::Await(*second) == absl::OkStatus());
+  REQUIRE(engine->Close(-1) == absl::OkStatus());
+  REQUIRE(waited == !budget_holds_two);
+  REQUIRE(recorder->fallbacks_.size() == (budget_holds_two ? 0 : 1));
+  if (!budget_holds_two) REQUIRE_THAT(recorder->fallbacks_[0], Catch::Contains("save() waits while another save is under way"));
+}
+
 TEST_CASE("A lease that is not renewed is told once until it is, and no save fails by it", "[engine]") {
   const auto recorder = std::make_shared<Recorder>();
   absl::Status status = absl::UnknownError("did not end");
