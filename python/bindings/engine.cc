@@ -155,7 +155,7 @@ class PyEngine {
     }
     parts_->dispatcher = std::make_unique<hooks::Dispatcher>(parts_->machine->env(), kEventCapacity, [](const std::string&) {});
     parts_->dispatcher->AddHook(parts_->mailbox);
-    parts_->dispatcher->Start();
+    RaiseIfError(parts_->dispatcher->Start());
     parts_->verdicts = std::make_unique<hooks::Verdicts>(parts_->machine->env(), static_cast<int64_t>(known.verdict_timeout_s * 1e9),
                                                          [dispatcher = parts_->dispatcher.get(), rank = known.rank](std::string line) {
                                                            Event event;

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from lamina.errors import InvalidArgumentError
+from lamina import threads
+from lamina.errors import Error, InvalidArgumentError
 from lamina.mismatch import nearest
 
 KINDS: Final = (
@@ -102,13 +103,20 @@ class Dispatcher:
         self, next_event: Callable[[float], Mapping[str, Any] | None], hooks: Iterable[object], rank: int, limit_s: float = 30.0
     ) -> None:
         self._next_event = next_event
-        self._hooks = [_Called(hook, limit_s) for hook in hooks if any(hasattr(hook, name) for name in METHODS.values())]
+        self._hooks: list[_Called] = []
         self._poll_s = min(_POLL_S, limit_s / 4)
         self._limit_s = limit_s
         self._rank = rank
         self._said_s = float("-inf")
-        self._thread = threading.Thread(target=self._run, name="lamina-events", daemon=True)
-        self._thread.start()
+        try:
+            for hook in hooks:
+                if any(hasattr(hook, name) for name in METHODS.values()):
+                    self._hooks.append(_Called(hook, limit_s))
+            self._thread = threads.start("lamina-events", self._run)
+        except Error:
+            for called in self._hooks:
+                called.put(None)
+            raise
 
     def join(self, timeout_s: float | None = None) -> None:
         """Waits until all events have been delivered; the source must have ended. What takes longer than `timeout_s` (default: what a hook
@@ -153,8 +161,7 @@ class _Called:
         self._at: tuple[str, float] | None = None  # the event that the hook is at, and since when
         self._is_over = False  # it is called no more
         self._dropped = 0
-        self._thread = threading.Thread(target=self._run, name="lamina-hook", daemon=True)
-        self._thread.start()
+        self._thread = threads.start("lamina-hook", self._run)
 
     def put(self, event: Event | None) -> None:
         """Queues an event; None ends the thread behind those before it."""

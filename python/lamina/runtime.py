@@ -41,16 +41,16 @@ class Runtime:
         self._coordinator = StoreCoordinator(self._store) if ranks.count > 1 else None
         hooks = list(hooks)
         asked = asked_among(hooks)
-        try:
+        with contextlib.ExitStack() as made:  # what has to end when a further part cannot be made
+            if self._coordinator is not None:
+                made.callback(self._coordinator.close)
             names = [type(hook).__qualname__ for hook in asked]
             self.engine = _core.Engine(options, self._coordinator.queue if self._coordinator else None, names)
-        except BaseException:
-            if self._coordinator is not None:
-                self._coordinator.close()
-            raise
-        self._hook_limit_s = hook_limit_s
-        self._dispatcher = Dispatcher(self.engine.next_event, hooks, ranks.rank, self._hook_limit_s)
-        self._verdicts = Verdicts(self.engine, asked)
+            made.callback(self.engine.close, 0)
+            self._hook_limit_s = hook_limit_s
+            self._dispatcher = Dispatcher(self.engine.next_event, hooks, ranks.rank, self._hook_limit_s)
+            self._verdicts = Verdicts(self.engine, asked)
+            made.pop_all()
         os.register_at_fork(after_in_child=functools.partial(_never_free, weakref.ref(self.engine)))
         atexit.register(self.at_exit)
 

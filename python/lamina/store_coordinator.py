@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch.distributed
 
-from lamina import _core
+from lamina import _core, threads
 
 dist: Any = torch.distributed  # its stores are not in its type hints
 
@@ -51,8 +51,7 @@ class StoreCoordinator:
     def __init__(self, store: Any) -> None:
         self.queue = _core.StoreQueue()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=_serve, args=(self.queue, own_client(store), self._stop), name="lamina-store", daemon=True)
-        self._thread.start()
+        self._thread = threads.start("lamina-store", _serve, self.queue, own_client(store), self._stop)
 
     def close(self) -> None:
         """Ends and joins the thread. The core must have no requests any more."""

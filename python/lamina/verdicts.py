@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Final
 
-from lamina import _core
+from lamina import _core, threads
 from lamina.events import VERDICTS, logger
 
 _POLL_S: Final = 1.0  # a question, and the end, end the wait at once
@@ -29,12 +28,7 @@ class Verdicts:
     """
 
     def __init__(self, engine: _core.Engine, hooks: Iterable[object]) -> None:
-        self._threads = [
-            threading.Thread(target=_serve, args=(engine, ordinal, hook), name="lamina-verdict", daemon=True)
-            for ordinal, hook in enumerate(hooks)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [threads.start("lamina-verdict", _serve, engine, ordinal, hook) for ordinal, hook in enumerate(hooks)]
 
     def join(self) -> None:
         """Waits for the threads; the engine must be closed. One whose hook does not return is left behind."""

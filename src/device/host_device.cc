@@ -41,7 +41,10 @@ class HostDevice::HostEvent final : public Event {
 HostDevice::HostDevice(env::Env& env, const HostDeviceOptions& options)
     : env_(env), options_(options), mutex_(env), changed_(env), random_(options.chaos_seed.value_or(0)) {
   const int32_t task_count = options_.chaos_seed.has_value() ? 1 : options_.threads - 1;
-  for (int32_t i = 0; i < task_count; ++i) tasks_.push_back(env_.Start("lamina-copy", [this] { Work(); }));
+  for (int32_t i = 0; i < task_count; ++i) {
+    // Where the system grants no thread, the one that waits copies alone.
+    if (std::unique_ptr<env::Task> task = env_.Start("lamina-copy", [this] { Work(); }); task != nullptr) tasks_.push_back(std::move(task));
+  }
 }
 
 HostDevice::~HostDevice() {
@@ -130,7 +133,7 @@ void HostDevice::WaitBefore(int64_t ordinal) {
     std::optional<Piece> piece;
     {
       env::MutexLock lock(mutex_);
-      const bool helps = !options_.chaos_seed.has_value();
+      const bool helps = !options_.chaos_seed.has_value() || tasks_.empty();
       while (!DoneBefore(ordinal) && (!helps || pending_.empty())) changed_.Wait(mutex_);
       if (DoneBefore(ordinal)) return;
       piece = TakePiece();

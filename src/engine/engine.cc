@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -12,6 +13,7 @@
 #include "engine/preflight.h"
 #include "engine/runtime.h"
 #include "engine/shared_path.h"
+#include "env/no_thread.h"
 #include "format/version.h"
 
 namespace lamina::engine {
@@ -57,15 +59,17 @@ EngineImpl::~EngineImpl() {
     changed_.NotifyAll();
   }
   if (lease_task_ != nullptr) lease_task_->Join();
-  save_task_->Join();
-  beat_task_->Join();
+  if (save_task_ != nullptr) save_task_->Join();
+  if (beat_task_ != nullptr) beat_task_->Join();
   if (life_task_ != nullptr) life_task_->Join();
   retention_.reset();
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> NewEngine(const Options& options, const Runtime& runtime) {
   LAMINA_RETURN_IF_ERROR(options.Validate());
-  return std::make_unique<EngineImpl>(options, runtime);
+  auto engine = std::make_unique<EngineImpl>(options, runtime);
+  if (!engine->HasThreads()) return env::NoThread("saving");
+  return engine;
 }
 
 absl::Status EngineImpl::Close(double grace_s) {
@@ -281,23 +285,35 @@ absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
   LAMINA_RETURN_IF_ERROR(check(opened));
   claimed.incarnation = opened.number;
   claimed.parent = opened.head;
-  std::shared_ptr<void> hold = HoldForStorage();
+  auto retention = std::make_unique<Retention>(runtime_.env, runtime_.tier, options_, claimed.incarnation, swept_, HoldForStorage(),
+                                               [this](const std::string& cause) { Post(EventKind::kFallback, SaveJob{}, 0, 0, cause); });
   env::MutexLock lock(mutex_);
   claimed_ = claimed;
   line_known_ = for_first_save;
   if (stopping_) return claimed;  // the claim took so long that nobody waits for it any more
-  ++storage_count_;
   lease_task_ = runtime_.env.Start("lamina-lease", [this] { LeaseLoop(); });
-  retention_ = std::make_unique<Retention>(runtime_.env, runtime_.tier, options_, claimed.incarnation, swept_, std::move(hold),
-                                           [this](const std::string& cause) { Post(EventKind::kFallback, SaveJob{}, 0, 0, cause); });
+  if (lease_task_ == nullptr) {  // the next try claims anew
+    claimed_.reset();
+    return env::NoThread("the lease on the root");
+  }
+  ++storage_count_;
+  retention_ = std::move(retention);
   return claimed;
 }
 
 // Once, before the first claim.
 absl::Status EngineImpl::MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns) {
   if (root_is_shared_ || options_.rank_count == 1) return absl::OkStatus();
-  LAMINA_RETURN_IF_ERROR(RunInTime(runtime_.env, deadline_ns, what, HoldForStorage(),
-                                   [this, key, what, mine] { return CheckSharedPath(options_, runtime_, agreement_, key, what, mine); }));
+  const auto begun = std::make_shared<std::atomic<bool>>(false);
+  absl::Status met = RunInTime(runtime_.env, deadline_ns, what, HoldForStorage(), [this, key, what, mine, begun] {
+    *begun = true;
+    return CheckSharedPath(options_, runtime_, agreement_, key, what, mine);
+  });
+  if (absl::IsResourceExhausted(met) && !*begun) {
+    // For want of a thread. The others hear of it; nothing is asked of storage then.
+    met = CheckSharedPath(options_, runtime_, agreement_, key, what, mine.ok() ? met : mine);
+  }
+  LAMINA_RETURN_IF_ERROR(met);
   root_is_shared_ = true;
   return absl::OkStatus();
 }

@@ -28,6 +28,7 @@ class EngineImpl final : public Engine {
   EngineImpl(const Options& options, const Runtime& runtime);
   ~EngineImpl() override;
 
+  bool HasThreads() const { return save_task_ != nullptr && beat_task_ != nullptr; }  // what an engine cannot do without
   absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) override;
   absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) override;
   absl::StatusOr<RestoreInfo> Restore(std::span<const TensorView> targets, std::optional<int64_t> step) override;

@@ -55,8 +55,10 @@ absl::Status ForEachInParallel(env::Env& env, int32_t task_count, size_t count, 
   {
     std::vector<std::unique_ptr<env::Task>> tasks;
     for (int32_t i = 1; i < task_count && static_cast<size_t>(i) < count; ++i) tasks.push_back(env.Start("lamina-read", run));
-    run();
-    for (const std::unique_ptr<env::Task>& task : tasks) task->Join();
+    run();  // all of it, where the system grants no further thread
+    for (const std::unique_ptr<env::Task>& task : tasks) {
+      if (task != nullptr) task->Join();
+    }
   }
   return failure;
 }

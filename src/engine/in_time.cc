@@ -1,6 +1,7 @@
 #include "engine/in_time.h"
 
 #include "absl/strings/str_cat.h"
+#include "env/no_thread.h"
 #include "env/sync.h"
 
 namespace lamina::engine {
@@ -30,6 +31,7 @@ absl::Status RunInTime(env::Env& env, int64_t deadline_ns, std::string_view what
     }
     hold.reset();
   });
+  if (task == nullptr) return env::NoThread(what);
   absl::Status status;
   {
     env::MutexLock lock(running->mutex);

@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Parts>> MakeParts(env::Env& env, Options options,
   }
   const bool has_hooks = !hooks.empty();
   for (std::shared_ptr<Hook>& hook : hooks) parts->events.AddHook(std::move(hook));
-  if (has_hooks) parts->events.Start();
+  if (has_hooks) LAMINA_RETURN_IF_ERROR(parts->events.Start());
   for (size_t i = 0; i < verdict_hooks.size(); ++i) parts->verdicts.Add(absl::StrCat("hook ", i), std::move(verdict_hooks[i]));
   LAMINA_ASSIGN_OR_RETURN(parts->engine, NewEngine(options, {env, parts->tier, *coordinator, parts->device,
                                                              has_hooks ? &parts->events : nullptr, &parts->verdicts}));

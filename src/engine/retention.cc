@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "engine/agreement.h"
+#include "env/no_thread.h"
 
 namespace lamina::engine {
 namespace {
@@ -29,6 +30,11 @@ Retention::Retention(env::Env& env, tier::Tier& tier, const Options& options, ui
       mutex_(env),
       changed_(env) {
   task_ = env_.Start("lamina-retention", [this] { Run(); });
+  if (task_ != nullptr) return;
+  tell_(absl::StrCat("files that nothing needs stay on disk: ", env::NoThread("deleting").message()));
+  hold_.reset();
+  env::MutexLock lock(mutex_);
+  ended_ = true;
 }
 
 Retention::~Retention() {
@@ -37,7 +43,7 @@ Retention::~Retention() {
     stop_ns_ = std::min<int64_t>(stop_ns_, 0);
     changed_.NotifyAll();
   }
-  task_->Join();
+  if (task_ != nullptr) task_->Join();
 }
 
 void Retention::SweepSoon(bool at_once) {

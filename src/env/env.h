@@ -60,6 +60,7 @@ class Env {
   virtual int64_t WallNs() = 0;       // since the epoch; may jump
   virtual void SleepNs(int64_t duration_ns) = 0;
   virtual uint64_t RandomU64() = 0;  // unpredictable on an operating system, from the seed in the simulator
+  // Null when the system grants no thread: `body` never runs then (no_thread.h has the status).
   virtual std::unique_ptr<Task> Start(std::string name, std::function<void()> body) = 0;
   virtual std::unique_ptr<MutexImpl> NewMutex() = 0;
   virtual std::unique_ptr<CondVarImpl> NewCondVar() = 0;

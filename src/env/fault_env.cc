@@ -72,6 +72,19 @@ bool FaultPlan::HidesOthers(const std::string& path, int64_t age_ns) const {
   return age_ns < hidden_from_others_ns_ && !made_.contains(path);
 }
 
+void FaultPlan::SetTaskRefusedEvery(int64_t count) {
+  const std::lock_guard lock(mutex_);
+  task_refused_every_ = count;
+  task_count_ = 0;
+}
+
+bool FaultPlan::RefusesTask() {
+  const std::lock_guard lock(mutex_);
+  if (task_refused_every_ == 0 || ++task_count_ % task_refused_every_ != 0) return false;
+  ++fault_count_;
+  return true;
+}
+
 void FaultPlan::SetStaleOpenEvery(int64_t count) {
   const std::lock_guard lock(mutex_);
   stale_open_every_ = count;

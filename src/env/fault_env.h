@@ -67,6 +67,8 @@ class FaultPlan {
   // that is gone.
   void SetHang(std::optional<std::string> path_part, std::optional<FaultCall> call = std::nullopt);
   int64_t hang_count() const;  // calls that have begun to hang so far
+  // Each n-th Start from now on is refused. 0: none.
+  void SetTaskRefusedEvery(int64_t count);
   // Each n-th OpenForRead fails with ESTALE. 0: none.
   void SetStaleOpenEvery(int64_t count);
   // Calls failed by rules and stale opens so far.
@@ -80,6 +82,7 @@ class FaultPlan {
   int64_t ReserveWrite(size_t bytes, int64_t now_ns);
   bool Hangs(FaultCall call, const std::string& path) const;
   void CountHang();
+  bool RefusesTask();
   void Made(const std::string& path);  // by this process
   bool HidesOthers(const std::string& path, int64_t age_ns) const;
   void Hide(const std::string& path, int64_t now_ns);
@@ -106,6 +109,8 @@ class FaultPlan {
   int64_t stale_open_every_ = 0;
   int64_t open_count_ = 0;
   int64_t fault_count_ = 0;
+  int64_t task_refused_every_ = 0;
+  int64_t task_count_ = 0;
 };
 
 // Thread-safe. Outlives its files; `base` outlives it.
@@ -120,7 +125,7 @@ class FaultEnv : public Env {
   void SleepNs(int64_t duration_ns) override { base_.SleepNs(duration_ns); }
   uint64_t RandomU64() override { return base_.RandomU64(); }
   std::unique_ptr<Task> Start(std::string name, std::function<void()> body) override {
-    return base_.Start(std::move(name), std::move(body));
+    return plan_.RefusesTask() ? nullptr : base_.Start(std::move(name), std::move(body));
   }
   std::unique_ptr<MutexImpl> NewMutex() override { return base_.NewMutex(); }
   std::unique_ptr<CondVarImpl> NewCondVar() override { return base_.NewCondVar(); }

@@ -183,7 +183,11 @@ class PosixEnv : public Env {
   }
 
   std::unique_ptr<Task> Start(std::string name, std::function<void()> body) override {
-    return std::make_unique<PosixTask>(std::move(name), std::move(body));
+    try {
+      return std::make_unique<PosixTask>(std::move(name), std::move(body));
+    } catch (const std::system_error&) {
+      return nullptr;  // a limit of threads or processes
+    }
   }
   std::unique_ptr<MutexImpl> NewMutex() override { return std::make_unique<PosixMutex>(); }
   std::unique_ptr<CondVarImpl> NewCondVar() override { return std::make_unique<PosixCondVar>(); }

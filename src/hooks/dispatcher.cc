@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "env/no_thread.h"
 
 namespace lamina::hooks {
 
@@ -27,8 +28,9 @@ Dispatcher::~Dispatcher() { Stop(); }
 
 void Dispatcher::AddHook(std::shared_ptr<Hook> hook) { hooks_.push_back(std::move(hook)); }
 
-void Dispatcher::Start() {
+absl::Status Dispatcher::Start() {
   task_ = env_.Start("lamina-hooks", [this] { Deliver(); });
+  return task_ == nullptr ? env::NoThread("hooks") : absl::OkStatus();
 }
 
 void Dispatcher::Post(Event event) {

@@ -29,7 +29,7 @@ class Dispatcher {
   Dispatcher& operator=(const Dispatcher&) = delete;
 
   void AddHook(std::shared_ptr<Hook> hook);
-  void Start();
+  absl::Status Start();  // ResourceExhausted when the system grants no thread
   // Stamps both clocks and queues; never waits for a hook. Dropped and counted when the queue is full or the dispatcher has stopped.
   void Post(Event event);
   // Delivers what is queued and joins the task; it takes as long as the hooks do. Idempotent. Without Start nothing is delivered.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "env/no_thread.h"
 
 namespace lamina::io {
 
@@ -13,7 +14,8 @@ ThreadQueue::ThreadQueue(env::Env& env, int depth_max)
 // Delegates, so that the destructor ends the threads that run when one more cannot be started.
 ThreadQueue::ThreadQueue(env::Env& env, int thread_count, int depth_max) : ThreadQueue(env, depth_max) {
   for (int ordinal = 0; ordinal < std::max(thread_count, 1); ++ordinal) {
-    tasks_.push_back(env.Start(absl::StrCat("lamina-io-", ordinal), [this] { Work(); }));
+    std::unique_ptr<env::Task> task = env.Start(absl::StrCat("lamina-io-", ordinal), [this] { Work(); });
+    if (task != nullptr) tasks_.push_back(std::move(task));
   }
 }
 
@@ -27,6 +29,11 @@ ThreadQueue::~ThreadQueue() {
 }
 
 void ThreadQueue::Submit(IoBatch& batch, const IoRequest& request) {
+  if (tasks_.empty()) {  // the system has granted none
+    batch.state()->Begin();
+    batch.state()->Complete(env::NoThread("reading and writing files"), 0);
+    return;
+  }
   const env::MutexLock lock(mutex_);
   while (waiting_.size() >= depth_max_) changed_.Wait(mutex_);
   waiting_.push_back({batch.state(), request});

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "env/no_thread.h"
 #include "format/paths.h"
 
 namespace lamina::tier {
@@ -20,7 +21,11 @@ ReaderLease::ReaderLease(env::Env& env, Tier& tier, std::function<void(const abs
       status_(tier.Touch(name_)),
       mutex_(env),
       changed_(env) {
-  if (status_.ok()) task_ = env_.Start("lamina-reader", [this] { Keep(); });
+  if (!status_.ok()) return;
+  task_ = env_.Start("lamina-reader", [this] { Keep(); });
+  if (task_ != nullptr) return;
+  status_ = env::NoThread("a reader's registration");
+  tier_.Delete(name_).IgnoreError();
 }
 
 void ReaderLease::End() {

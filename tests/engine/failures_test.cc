@@ -399,4 +399,49 @@ TEST_CASE("A commit that a claim came right behind counts, and is the job's last
   REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{2, 1}, {1, 1}});
 }
 
+TEST_CASE("A thread that the system refuses fails the call that needs it on all ranks, and the next call works", "[engine]") {
+  const int64_t every = GENERATE(1, 2, 3, 4);
+  INFO("each " << every << ". thread is refused");
+  const auto told = [](const std::vector<absl::Status>& statuses) {
+    for (const absl::Status& status : statuses) {
+      INFO(status);
+      REQUIRE((status.ok() || absl::IsResourceExhausted(status)));
+      if (!status.ok()) REQUIRE(Contains(status, "pids.max"));
+    }
+  };
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 2);
+  job.faults(0).SetTaskRefusedEvery(every);
+  told(job.Save({1, 1}));
+  job.faults(0).SetTaskRefusedEvery(0);
+  RequireOk(job.Save({2, 1}));
+  job.faults(0).SetTaskRefusedEvery(every);
+  job.faults(1).SetTaskRefusedEvery(every);
+  told(job.Restore(std::nullopt));
+  told(job.Save({3, 1}));
+  job.faults(0).SetTaskRefusedEvery(0);
+  job.faults(1).SetTaskRefusedEvery(0);
+  RequireOk(job.Restore(std::nullopt));
+  RequireOk(job.Save({4, 1}));
+  RequireOk(job.End());
+  REQUIRE(Checked(RootIn(scratch)).line.front() == Moment{4, 1});
+}
+
+TEST_CASE("An engine that gets too few threads is not made", "[engine]") {
+  const ScratchDirectory scratch;
+  const std::unique_ptr<env::Env> posix = env::NewPosixEnv();
+  env::FaultEnv env(*posix);
+  testing::DirectQueue queue;
+  tier::FileTier tier(env, RootIn(scratch), queue);
+  coord::InProcessHub hub;
+  coord::InProcessCoordinator coordinator(env, hub);
+  device::HostDevice device(env);
+  for (const int64_t every : {1, 2}) {
+    env.plan().SetTaskRefusedEvery(every);
+    const auto engine = engine::NewEngine(testing::JobOptions(RootIn(scratch), 0, 1), {env, tier, coordinator, device});
+    INFO(engine.status());
+    REQUIRE(absl::IsResourceExhausted(engine.status()));
+  }
+}
+
 }  // namespace lamina

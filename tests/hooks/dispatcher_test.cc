@@ -55,7 +55,7 @@ TEST_CASE("Dispatcher delivers to every hook, in order, and all of it before Sto
   dispatcher.AddHook(a);
   dispatcher.AddHook(b);
   dispatcher.Post(EventOf(EventKind::kSaveBegin, 0));  // waits for Start
-  dispatcher.Start();
+  REQUIRE(dispatcher.Start() == absl::OkStatus());
   expected.push_back(0);
   for (int64_t step = 1; step < 1000; ++step) {
     dispatcher.Post(EventOf(EventKind::kSaveBegin, step));
@@ -81,7 +81,7 @@ TEST_CASE("Dispatcher drops and counts what is too much, but never how a save or
                                        EventKind::kFenced};
   for (const EventKind kind : kept) dispatcher.Post(EventOf(kind, 9));
   CHECK(dispatcher.dropped_count() == 3);
-  dispatcher.Start();
+  REQUIRE(dispatcher.Start() == absl::OkStatus());
   dispatcher.Stop();
   CHECK(recorder->Steps() == std::vector<int64_t>{0, 1, 9, 9, 9, 9, 9});
   dispatcher.Post(EventOf(EventKind::kCommitted, 10));
@@ -99,7 +99,7 @@ TEST_CASE("Dispatcher reports a hook that throws once, removes it and keeps the 
   dispatcher.AddHook(with_message);
   dispatcher.AddHook(without);
   dispatcher.AddHook(recorder);
-  dispatcher.Start();
+  REQUIRE(dispatcher.Start() == absl::OkStatus());
   for (int64_t step = 0; step < 5; ++step) dispatcher.Post(EventOf(EventKind::kCommitted, step));
   dispatcher.Stop();
   CHECK(with_message->calls == 3);
@@ -137,7 +137,7 @@ TEST_CASE("Dispatcher ends cleanly when its simulated process dies at any operat
       const auto sleeper = std::make_shared<Sleeper>(env);
       Dispatcher dispatcher(env, 100, [&](std::string line) { reports.push_back(line); });
       dispatcher.AddHook(sleeper);
-      dispatcher.Start();
+      dispatcher.Start().IgnoreError();
       for (int64_t step = 0; step < 3; ++step) {
         dispatcher.Post(EventOf(EventKind::kCommitted, step));
         env.Operation("train");
