@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/serial.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -36,6 +37,11 @@ absl::Status OfRank(const absl::Status& status, int32_t rank, std::string_view p
 
 std::string BeatKey(int32_t rank) { return absl::StrCat("beat/", rank); }
 
+struct LastBeat {
+  std::string phase;  // empty: none was ever seen, or it cannot be read
+  int64_t bytes = 0;
+};
+
 // When each rank was last heard of by one wait.
 class BeatWatch {
  public:
@@ -62,6 +68,14 @@ class BeatWatch {
       silent.push_back(rank);
     }
     return silent;
+  }
+
+  // Of a rank that was named.
+  LastBeat LastOf(int32_t rank) const {
+    const std::vector<std::string> fields = absl::StrSplit(seen_[static_cast<size_t>(rank)].beat, absl::MaxSplits(' ', 2));
+    LastBeat last;
+    if (fields.size() == 3 && absl::SimpleAtoi(fields[1], &last.bytes)) last.phase = fields[2];
+    return last;
   }
 
  private:
@@ -221,9 +235,15 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
     if (patience.watch_beats && store.ok()) {
       const std::vector<int32_t> silent = watch.Silent(missing, [this](int32_t rank) { return coordinator_.Get(Full(BeatKey(rank))); });
       if (!silent.empty()) {
-        absl::Status gone = absl::UnavailableError(absl::StrCat(what, ": ", NameRanks(silent), " gave no sign of life for ",
-                                                                beat_timeout_ns_ / base::kSecondNs, " s (killed, or its machine is gone)"));
-        return base::WithDetail(gone, base::kRankDetail, absl::StrCat(silent.front()));
+        const LastBeat last = watch.LastOf(silent.front());
+        std::string heard;
+        if (!last.phase.empty())
+          heard = absl::StrCat("; rank ", silent.front(), " was last heard of ", last.phase, ", with ", last.bytes, " bytes done");
+        absl::Status gone =
+            absl::UnavailableError(absl::StrCat(what, ": ", NameRanks(silent), " gave no sign of life for ",
+                                                beat_timeout_ns_ / base::kSecondNs, " s (killed, or its machine is gone)", heard));
+        gone = base::WithDetail(gone, base::kRankDetail, absl::StrCat(silent.front()));
+        return last.phase.empty() ? gone : base::WithDetail(gone, base::kPhaseDetail, last.phase);
       }
     }
     env_.SleepNs(std::min(pause_ns, patience.deadline_ns - now_ns));
@@ -302,9 +322,9 @@ absl::StatusOr<std::string> Agreement::Assemble(const std::string& key, const st
   return answer;
 }
 
-void Agreement::Beat(std::string_view phase) {
+void Agreement::Beat(std::string_view phase, int64_t bytes) {
   // A beat that the store did not take is not news: the next one follows, and a store that is gone shows in the waits.
-  coordinator_.Set(Full(BeatKey(rank_)), absl::StrCat(++beat_count_, " ", std::string(phase))).IgnoreError();
+  coordinator_.Set(Full(BeatKey(rank_)), absl::StrCat(++beat_count_, " ", bytes, " ", std::string(phase))).IgnoreError();
 }
 
 }  // namespace lamina::engine

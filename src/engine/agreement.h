@@ -27,9 +27,9 @@ bool IsAbsence(const absl::Status& status);                   // all it says is 
 
 // How long and under which conditions to wait.
 struct Patience {
-  std::string what;                                  // "the vote of step 100": for messages
-  int64_t deadline_ns = env::kForeverNs;             // DeadlineExceeded naming the ranks that are missing; its details are the first one's
-  bool watch_beats = true;                           // Unavailable naming a rank that is missing and has not beaten for beat_timeout_s
+  std::string what;                       // "the vote of step 100": for messages
+  int64_t deadline_ns = env::kForeverNs;  // DeadlineExceeded naming the ranks that are missing; its details are the first one's
+  bool watch_beats = true;  // Unavailable naming a rank that is missing and has not beaten for beat_timeout_s, and its last beat
   std::function<absl::Status()> tick = {};           // called at each poll; a status that is not OK ends the wait
   std::function<absl::Status()> without_store = {};  // the same, about once a second while the store does not answer
 };
@@ -60,7 +60,8 @@ class Agreement {
   // ranks that have not come after `begin_timeout_s`; the first rank's status that is not OK; the leader's own.
   absl::StatusOr<std::string> Assemble(const std::string& key, const std::string& what, double begin_timeout_s, const absl::Status& mine,
                                        const std::function<absl::StatusOr<std::string>()>& leader_work);
-  void Beat(std::string_view phase);
+  // That this rank lives, what it does and how many bytes of it are done.
+  void Beat(std::string_view phase, int64_t bytes);
 
  private:
   std::string Full(const std::string& key) const { return prefix_ + key; }

@@ -11,6 +11,7 @@
 namespace lamina::engine {
 namespace {
 
+constexpr std::string_view kWritingPhase = "writing";
 constexpr int64_t kLeaseNs = 10 * base::kSecondNs;
 constexpr size_t kSavesKeptInStore = 2;  // a rank that is two saves on has seen all that was said before
 
@@ -59,10 +60,8 @@ bool EngineImpl::RunSave(PendingSave& pending) {
     env::MutexLock lock(mutex_);
     return abandoned_;
   };
-  callbacks.set_phase = [this](std::string_view phase) {
-    env::MutexLock lock(mutex_);
-    phase_ = phase;
-  };
+  callbacks.set_phase = [this](std::string_view phase) { SetPhase(phase, 0); };
+  callbacks.progress = [this](int64_t bytes) { SetPhase(kWritingPhase, bytes); };
   callbacks.post = [this, &pending](EventKind kind, int64_t bytes, int64_t duration_ns, std::string cause) {
     Post(kind, pending.job, bytes, duration_ns, std::move(cause));
     if (kind != EventKind::kWriteDone) return;
@@ -182,24 +181,69 @@ void EngineImpl::GiveUpIfLate() {
 void EngineImpl::BeatLoop() {
   while (true) {
     std::string phase;
+    int64_t bytes = 0;
     {
       env::MutexLock lock(mutex_);
       while (active_count_ == 0 && !stopping_) changed_.Wait(mutex_);
       if (stopping_ && pending_.empty()) return;
       phase = phase_;
+      bytes = phase_bytes_;
       beat_begun_ns_ = runtime_.env.MonotonicNs();
     }
-    if (options_.rank_count > 1) agreement_.Beat(phase);
+    if (options_.rank_count > 1) agreement_.Beat(phase, bytes);
     {
       env::MutexLock lock(mutex_);
       beat_begun_ns_ = -1;
     }
-    GiveUpIfLate();
     const int64_t next_ns = DeadlineAfter(runtime_.env, options_.beat_s);
     env::MutexLock lock(mutex_);
     while (!(stopping_ && pending_.empty()) && changed_.WaitUntil(mutex_, next_ns)) {
     }
   }
+}
+
+void EngineImpl::LateLoop() {
+  while (true) {
+    {
+      env::MutexLock lock(mutex_);
+      while (pending_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (pending_.empty()) return;
+    }
+    GiveUpIfLate();
+    TellIfWritingStands();
+    const int64_t next_ns = DeadlineAfter(runtime_.env, options_.beat_s);
+    env::MutexLock lock(mutex_);
+    while (!(stopping_ && pending_.empty()) && changed_.WaitUntil(mutex_, next_ns)) {
+    }
+  }
+}
+
+void EngineImpl::SetPhase(std::string_view phase, int64_t bytes) {
+  const int64_t now_ns = runtime_.env.MonotonicNs();
+  env::MutexLock lock(mutex_);
+  phase_ = phase;
+  phase_bytes_ = bytes;
+  phase_moved_ns_ = now_ns;
+  phase_stands_ = false;
+}
+
+// A rank that lives and gets nowhere is no failure, and worth knowing.
+void EngineImpl::TellIfWritingStands() {
+  std::shared_ptr<PendingSave> pending;
+  int64_t bytes = 0;
+  int64_t moved_ns = 0;
+  const int64_t now_ns = runtime_.env.MonotonicNs();
+  {
+    env::MutexLock lock(mutex_);
+    const bool stands = phase_ == kWritingPhase && now_ns - phase_moved_ns_ >= SecondsToNs(options_.beat_timeout_s);
+    if (!stands || phase_stands_ || pending_.empty()) return;
+    phase_stands_ = true;
+    pending = pending_.front();
+    bytes = phase_bytes_;
+    moved_ns = phase_moved_ns_;
+  }
+  Post(EventKind::kIoSlow, pending->job, bytes, now_ns - moved_ns,
+       absl::StrCat("the write has not gone on for ", options_.beat_timeout_s, " s, at ", bytes, " bytes"));
 }
 
 // A coordinator may wait for a thread of the trainer's that does not come to serve it, such as one that needs the GIL while a long call

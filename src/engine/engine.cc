@@ -50,6 +50,7 @@ EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
   if (options_.rank_count > 1) life_task_ = runtime_.env.Start("lamina-life", [this] { LifeLoop(); });
+  late_task_ = runtime_.env.Start("lamina-late", [this] { LateLoop(); });
 }
 
 EngineImpl::~EngineImpl() {
@@ -62,6 +63,7 @@ EngineImpl::~EngineImpl() {
   if (save_task_ != nullptr) save_task_->Join();
   if (beat_task_ != nullptr) beat_task_->Join();
   if (life_task_ != nullptr) life_task_->Join();
+  if (late_task_ != nullptr) late_task_->Join();
   retention_.reset();
 }
 

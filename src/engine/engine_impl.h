@@ -28,7 +28,7 @@ class EngineImpl final : public Engine {
   EngineImpl(const Options& options, const Runtime& runtime);
   ~EngineImpl() override;
 
-  bool HasThreads() const { return save_task_ != nullptr && beat_task_ != nullptr; }  // what an engine cannot do without
+  bool HasThreads() const { return save_task_ != nullptr && beat_task_ != nullptr && late_task_ != nullptr; }  // all that it needs
   absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) override;
   absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) override;
   absl::StatusOr<RestoreInfo> Restore(std::span<const TensorView> targets, std::optional<int64_t> step) override;
@@ -97,7 +97,10 @@ class EngineImpl final : public Engine {
   std::optional<int64_t> SignOfLife(int32_t rank);
   uint64_t Incarnation();  // 0: nothing is claimed
   void LeaseLoop();
+  void LateLoop();
   void GiveUpIfLate();
+  void SetPhase(std::string_view phase, int64_t bytes);
+  void TellIfWritingStands();
   void Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t duration_ns, std::string cause);
 
   const Options options_;
@@ -119,6 +122,9 @@ class EngineImpl final : public Engine {
   int32_t active_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string phase_ ABSL_GUARDED_BY(mutex_) = "idle";
   int64_t beat_begun_ns_ ABSL_GUARDED_BY(mutex_) = -1;  // of a beat that the coordinator has not taken yet; -1: there is none
+  int64_t phase_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // done of it
+  int64_t phase_moved_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // when it was last seen to go on
+  bool phase_stands_ ABSL_GUARDED_BY(mutex_) = false;   // and has been told so
   std::deque<std::shared_ptr<PendingSave>> pending_ ABSL_GUARDED_BY(mutex_);  // the first one runs
   std::optional<Claimed> claimed_ ABSL_GUARDED_BY(mutex_);
   bool claiming_ ABSL_GUARDED_BY(mutex_) = false;    // a thread is at it, perhaps one that nobody waits for any more
@@ -147,6 +153,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<env::Task> save_task_;
   std::unique_ptr<env::Task> beat_task_;
   std::unique_ptr<env::Task> life_task_;   // where there are several ranks
+  std::unique_ptr<env::Task> late_task_;   // apart from the beats, which go through files where ranks meet in a directory, and may hang
   std::unique_ptr<env::Task> lease_task_;  // these two of the leader, once it has claimed
   std::unique_ptr<Retention> retention_;
 };

@@ -240,7 +240,10 @@ absl::Status SaveRun::WriteAndVote(const Go& go) {
   next_look_ns_ = write_begun_ns + kLookForFailureNs;
   LAMINA_ASSIGN_OR_RETURN(const WrittenPack pack,
                           WritePack(runtime_.env, runtime_.tier, claimed_.store, go.attempt, static_cast<uint32_t>(agreement_.rank()),
-                                    job_.snapshot.lease.bytes(), items, [this](int64_t) { return SomebodyFailed(); }));
+                                    job_.snapshot.lease.bytes(), items, [this](int64_t bytes) {
+                                      callbacks_.progress(bytes);
+                                      return SomebodyFailed();
+                                    }));
   callbacks_.post(EventKind::kWriteDone, static_cast<int64_t>(pack.pack_bytes), runtime_.env.MonotonicNs() - write_begun_ns, "");
   LAMINA_RETURN_IF_ERROR(AskHooks());
   callbacks_.set_phase("voting");

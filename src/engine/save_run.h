@@ -68,6 +68,7 @@ struct SaveCallbacks {
   std::function<bool()> may_vote;                   // false: the save was given up
   std::function<bool()> abandoned;                  // the program has to end: stop as soon as may be
   std::function<void(std::string_view)> set_phase;  // for the beats
+  std::function<void(int64_t bytes)> progress;      // so many are written by now
   std::function<void(EventKind kind, int64_t bytes, int64_t duration_ns, std::string cause)> post;
 };
 

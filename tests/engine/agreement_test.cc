@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/status.h"
 #include "base/units.h"
 #include "env/posix_env.h"
 #include "env/sim_env.h"
@@ -120,6 +121,29 @@ TEST_CASE("A message of any size is said, looked at and forgotten without a rest
     REQUIRE(map.map.empty());
     REQUIRE_FALSE(agreement.Look("description/0")->has_value());
   }
+}
+
+TEST_CASE("A rank that falls silent is named with its last beat", "[engine]") {
+  const std::unique_ptr<env::Env> env = env::NewPosixEnv();
+  OpenMap map;
+  Options options;
+  options.rank_count = 2;
+  options.beat_s = 0.01;
+  options.beat_timeout_s = 0.05;
+  Agreement waiting(*env, map, options);
+  options.rank = 1;
+  Agreement silent(*env, map, options);
+  const Patience patience{"the vote", env::kForeverNs, true};
+  const absl::Status unheard = waiting.Hear("vote/1", 1, patience).status();
+  CHECK(base::DetailOf(unheard, base::kRankDetail) == "1");
+  CHECK(!base::DetailOf(unheard, base::kPhaseDetail).has_value());
+  silent.Beat("asking hooks", 7);
+  const absl::Status status = waiting.Hear("vote/1", 1, patience).status();
+  INFO(status);
+  REQUIRE(absl::IsUnavailable(status));
+  REQUIRE(std::string(status.message()).find("rank 1 was last heard of asking hooks, with 7 bytes done") != std::string::npos);
+  REQUIRE(base::DetailOf(status, base::kRankDetail) == "1");
+  REQUIRE(base::DetailOf(status, base::kPhaseDetail) == "asking hooks");
 }
 
 TEST_CASE("A key that holds no message is an Internal status", "[engine]") {

@@ -198,6 +198,27 @@ TEST_CASE("A second save waits for the first only where the memory budget holds 
   if (!budget_holds_two) REQUIRE_THAT(recorder->fallbacks_[0], Catch::Contains("save() waits while another save is under way"));
 }
 
+TEST_CASE("A write that stands still is told once, and the save goes on", "[engine]") {
+  const auto recorder = std::make_shared<Recorder>();
+  absl::Status status = absl::UnknownError("did not end");
+  env::SimWorld world({});
+  world.Start(world.NewProcess("trainer"), [&](env::Env& env) {
+    status = [&]() -> absl::Status {
+      LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                              engine::OpenOn(env, testing::JobOptions(testing::kSimRoot, 0, 1), {recorder}));
+      RankState state(0, 1);
+      LAMINA_RETURN_IF_ERROR(SaveAt(*engine, state, {1, 1}));
+      world.AddFault({.what = "write", .path = "00000.pack", .count = 1, .delay_ns = 100 * base::kSecondNs});
+      LAMINA_RETURN_IF_ERROR(SaveAt(*engine, state, {2, 1}));
+      return engine->Close(-1);
+    }();
+  });
+  REQUIRE(world.Run().ok());
+  INFO(status);
+  REQUIRE(status.ok());
+  REQUIRE(std::count(recorder->names_.begin(), recorder->names_.end(), "IoSlow") == 1);
+}
+
 TEST_CASE("A lease that is not renewed is told once until it is, and no save fails by it", "[engine]") {
   const auto recorder = std::make_shared<Recorder>();
   absl::Status status = absl::UnknownError("did not end");
