@@ -65,6 +65,10 @@ EngineImpl::~EngineImpl() {
   if (life_task_ != nullptr) life_task_->Join();
   if (late_task_ != nullptr) late_task_->Join();
   retention_.reset();
+  // What a deadline left behind stands on this too. Whoever must not wait for it leaves the engine behind as well, as Close() told him to.
+  env::MutexLock lock(mutex_);
+  while (storage_count_ > 0 && changed_.WaitUntil(mutex_, env::kForeverNs)) {
+  }
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> NewEngine(const Options& options, const Runtime& runtime) {

@@ -246,6 +246,7 @@ TEST_CASE("The audit of a log accepts what obeys the rules and finds each rule b
     log.push_back(log[4]);  // a claim goes on from the record before
     log[6].number = log[6].incarnation = 7;
     log[6].kind = RecordKind::kOpen;
+    log[6].subject = {};
     log[6].opens = {1, 4, 7};
     REQUIRE(absl::IsInternal(AuditOf(log, lost)));  // it says nothing of the damage
     log[6].damaged = 6;
