@@ -58,6 +58,9 @@ struct Ended {
   uint64_t commit = 0;
   SaveTotals total;
   absl::Status fence;  // Aborted: whatever became of this save, a newer incarnation has the root, and the job saves no more
+
+  // It can never commit, and no newer incarnation is there to remove its files.
+  bool SettledAgainst() const { return kind != Kind::kCommitted && commit != kUnknownCommit && fence.ok(); }
 };
 
 std::string Encode(const Ready& ready);

@@ -123,6 +123,7 @@ RunResult SaveRun::Run() {
   RunResult result;
   result.ended = agreement_.IsLeader() ? LeadVerdict(*go, mine) : FollowVerdict(*go, mine);
   if (agreement_.IsLeader()) agreement_.Say(Key("ended"), Encode(result.ended)).IgnoreError();  // who misses it asks the log
+  if (written_ && result.ended.SettledAgainst()) RemoveOwnPack(go->attempt);
   // A skip says that the ranks no longer plan alike: the next save makes them meet.
   result.plans = result.ended.kind == Ended::Kind::kSkipped ? nullptr : plans_;
   result.totals = totals_;
@@ -244,6 +245,7 @@ absl::Status SaveRun::WriteAndVote(const Go& go) {
                                       callbacks_.progress(bytes);
                                       return SomebodyFailed();
                                     }));
+  written_ = true;
   callbacks_.post(EventKind::kWriteDone, static_cast<int64_t>(pack.pack_bytes), runtime_.env.MonotonicNs() - write_begun_ns, "");
   LAMINA_RETURN_IF_ERROR(AskHooks());
   callbacks_.set_phase("voting");
@@ -252,6 +254,12 @@ absl::Status SaveRun::WriteAndVote(const Go& go) {
     return absl::DeadlineExceededError(absl::StrCat("the save of ", StepText(job_.step), " was given up before its vote"));
   voted_ = true;  // sent counts as cast, whatever the answer
   return agreement_.Say(Key(absl::StrCat("vote/", agreement_.rank())), Encode(vote));
+}
+
+// A pack that came about while the leader's sweep was at its directory, or after it, would stay until the next one, a minute later. What
+// cannot be removed here that one removes, and tells if it cannot.
+void SaveRun::RemoveOwnPack(const format::AttemptId& attempt) {
+  runtime_.tier.Delete(format::PackPath(attempt, static_cast<uint32_t>(agreement_.rank()))).IgnoreError();
 }
 
 absl::Status SaveRun::AskHooks() {

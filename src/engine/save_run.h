@@ -91,6 +91,7 @@ class SaveRun {
   std::vector<format::Digest> ReplicaDigests(const WrittenPack& pack);
   format::Digest DigestOfCopy(size_t item);
   absl::StatusOr<Vote> MakeVote(const WrittenPack& pack);
+  void RemoveOwnPack(const format::AttemptId& attempt);
   absl::Status AskHooks();
   absl::Status Abandoned() const;
   absl::Status SomebodyFailed();
@@ -120,6 +121,7 @@ class SaveRun {
   const SaveCallbacks callbacks_;
   std::shared_ptr<const PlanSet> plans_;
   bool voted_ = false;
+  bool written_ = false;  // this rank's pack is durable
   int64_t next_look_ns_ = 0;
   SaveTotals totals_;
   std::string differing_;

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "testing/thread_job.h"
 
@@ -176,6 +177,35 @@ TEST_CASE("A failed write fails the save on all ranks, names rank and errno, and
   RequireOk(job.Save({3, 1}));
   RequireOk(job.End());
   REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{3, 1}, {1, 1}});
+}
+
+TEST_CASE("A pack that comes about while its failed save is swept is removed by its writer", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 3);
+  RequireOk(job.Save({1, 1}));
+  const std::string step = "/steps/000000000002";
+  job.faults(1).AddRule({.call = env::FaultCall::kCreate, .path_part = "00001.pack", .error_number = EIO, .first = 1, .count = 1});
+  job.faults(2).SetHang("00002.pack", env::FaultCall::kCreate);
+  // The leader comes to its votes when the failure is told, and so sweeps before rank 2 looks for failures.
+  job.faults(0).SetHang("00000.pack", env::FaultCall::kCreate);
+  const auto await = [&job](const std::function<bool()>& seen) {
+    for (int i = 0; i < 60'000 && !seen(); ++i) job.env().SleepNs(1'000'000);
+  };
+  const std::unique_ptr<env::Task> release = job.env().Start("release", [&] {
+    await([&] { return job.faults(1).fault_count() == 1 && job.faults(0).hang_count() == 1; });
+    job.env().SleepNs(200'000'000);
+    job.faults(0).SetHang(step, env::FaultCall::kRemoveDirectory);
+    await([&] { return job.faults(0).hang_count() == 2; });
+    job.faults(2).SetHang(std::nullopt);
+  });
+  for (const absl::Status& status : job.Save({2, 1})) REQUIRE(absl::IsUnavailable(status));
+  release->Join();
+  const std::vector<std::string> left = FilesUnder(RootIn(scratch) + step);
+  job.faults(0).SetHang(std::nullopt);
+  REQUIRE(job.faults(0).hang_count() == 2);
+  REQUIRE(left.empty());
+  RequireOk(job.Save({3, 1}));
+  RequireOk(job.End());
 }
 
 TEST_CASE("Whatever the leader cannot write fails the save on all ranks, and the next one works", "[engine]") {
