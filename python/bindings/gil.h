@@ -54,11 +54,11 @@ auto WithSignals(OnSignal on_signal, Work work) {
     raised.emplace();
     if (on_signal == OnSignal::kLeave) {
       thread.detach();
-      throw *raised;
+      throw pybind11::error_already_set(*raised);
     }
   }
   WithoutGil([&] { thread.join(); });
-  if (raised.has_value()) throw *raised;
+  if (raised.has_value()) throw pybind11::error_already_set(*raised);
   return *std::move(running->result);
 }
 

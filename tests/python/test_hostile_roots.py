@@ -119,7 +119,7 @@ def test_files_of_number_0_are_not_ours(tmp_path: Path) -> None:
         other.write_bytes(b"mine")
     assert lamina.open(tmp_path / "root").verify()["ok"]
     assert len(Root(tmp_path / "root").check()) == 1
-    with lamina.Checkpointer(tmp_path / "root", keep=1) as ckpt:
+    with lamina.Checkpointer(tmp_path / "root", keep=1, takeover=True) as ckpt:
         ckpt.restore({"w": np.zeros((2, 2), "<f4")}, strict=False)
     assert all(other.read_bytes() == b"mine" for other in others)
 
@@ -164,7 +164,7 @@ def test_names_that_are_no_text_are_read(tmp_path: Path) -> None:
     write_root(tmp_path / "root", TENSORS, lies=Lies({"catalog": name}))
     assert lamina.open(tmp_path / "root").load()["\udcffw"].tolist() == [[0, 1], [2, 3]]
     assert lamina.open(tmp_path / "root").verify()["ok"]
-    with lamina.Checkpointer(tmp_path / "root") as ckpt:
+    with lamina.Checkpointer(tmp_path / "root", takeover=True) as ckpt:
         info = ckpt.restore({"n": 1}, strict=False)
     assert info.source_topology == {"\udcfe": 2}
     shown = subprocess.run(
