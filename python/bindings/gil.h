@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <chrono>
+#include <exception>
 #include <future>
 #include <memory>
 #include <optional>
@@ -42,8 +43,12 @@ auto WithSignals(OnSignal on_signal, Work work) {
   std::thread thread;
   try {
     thread = std::thread([running] {
-      running->result.emplace(running->work());
-      running->ended.set_value();
+      try {
+        running->result.emplace(running->work());
+        running->ended.set_value();
+      } catch (...) {  // no memory: it is raised where the caller waits, and does not end the process
+        running->ended.set_exception(std::current_exception());
+      }
     });
   } catch (const std::system_error&) {  // no thread is to be had: then handlers wait
     return WithoutGil(running->work);
@@ -59,6 +64,7 @@ auto WithSignals(OnSignal on_signal, Work work) {
   }
   WithoutGil([&] { thread.join(); });
   if (raised.has_value()) throw pybind11::error_already_set(*raised);
+  ended.get();
   return *std::move(running->result);
 }
 

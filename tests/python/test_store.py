@@ -166,3 +166,23 @@ def test_help_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = run(capsys, "--help")
     assert code == 0
     assert "verify" in text
+
+
+def test_a_load_without_memory_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with lamina.Checkpointer(root) as ckpt:
+        ckpt.save(1, {"w": torch.zeros(256 << 20, dtype=torch.uint8)}).wait()
+    script = (
+        "import resource, sys, lamina\n"
+        "store = lamina.open(sys.argv[1])\n"
+        "store.entries(1)\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (160 << 20),) * 2)\n"
+        "try:\n"
+        "    store.load(1)\n"
+        "except MemoryError:\n"
+        "    print('told')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script, str(root)], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
