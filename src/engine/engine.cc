@@ -15,6 +15,7 @@
 #include "engine/shared_path.h"
 #include "env/no_thread.h"
 #include "format/version.h"
+#include "tier/patient_tier.h"
 
 namespace lamina::engine {
 namespace {
@@ -264,7 +265,8 @@ absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
     if (claimed_.has_value() && (line_known_ || !for_first_save)) return *claimed_;
     before = claimed_;  // by a restore that failed, when there is any
   }
-  tier::Log log(runtime_.env, runtime_.tier);
+  tier::PatientTier tier(runtime_.env, runtime_.tier, tier::LogPatience(runtime_.tier, SecondsToNs(options_.restore_retry_s)));
+  tier::Log log(runtime_.env, tier);
   Claimed claimed;
   if (options_.mode == Mode::kTrain && !before.has_value()) LAMINA_RETURN_IF_ERROR(CheckPlace());
   LAMINA_ASSIGN_OR_RETURN(claimed.store, OpenRoot(options_, log));

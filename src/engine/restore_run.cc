@@ -11,6 +11,7 @@
 #include "engine/filler.h"
 #include "engine/in_time.h"
 #include "tier/log.h"
+#include "tier/patient_tier.h"
 
 namespace lamina::engine {
 namespace {
@@ -49,7 +50,14 @@ RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement
       keep_active_(std::move(keep_active)),
       hold_(std::move(hold)),
       deadline_ns_(LaterBy(begun_ns_, SecondsToNs(options.restore_seconds_max))),
-      chooser_{runtime.env, runtime.tier, runtime.verdicts, wanted_step, std::move(claim), Teller(EventKind::kRestorePassedOver),
+      chooser_{runtime.env,
+               runtime.tier,
+               runtime.verdicts,
+               wanted_step,
+               SecondsToNs(options.restore_retry_s),
+               std::move(claim),
+               Teller(EventKind::kRestorePassedOver),
+               Teller(EventKind::kFallback),
                LeaseFails()} {}
 
 std::function<void(int64_t, std::string)> RestoreRun::Teller(EventKind kind) const {
@@ -231,13 +239,15 @@ absl::Status RestoreRun::End() {
   if (reader_ == nullptr || !filled_bytes_.has_value()) return absl::FailedPreconditionError("this restore has ended or filled nothing");
   const format::StepEntry entry = reader_->entry();
   const bool rewind = options_.mode == Mode::kTrain && entry.commit != choice_.head;
-  const absl::Status together = Agree("ending", absl::OkStatus(), [&]() -> absl::Status {
-                                  if (!rewind) return absl::OkStatus();
-                                  return InTime("rewinding the log", [&env = runtime_.env, &tier = runtime_.tier,
-                                                                      incarnation = choice_.incarnation, commit = entry.commit] {
-                                    return tier::Log(env, tier).Rewind(incarnation, commit, "restored by a trainer");
-                                  });
-                                }).status();
+  const absl::Status together =
+      Agree("ending", absl::OkStatus(), [&]() -> absl::Status {
+        if (!rewind) return absl::OkStatus();
+        return InTime("rewinding the log", [&env = runtime_.env, &tier = runtime_.tier, retry_ns = SecondsToNs(options_.restore_retry_s),
+                                            incarnation = choice_.incarnation, commit = entry.commit] {
+          tier::PatientTier patient(env, tier, tier::LogPatience(tier, retry_ns));
+          return tier::Log(env, patient).Rewind(incarnation, commit, "restored by a trainer");
+        });
+      }).status();
   if (!together.ok()) return Suffixed(together, kFilled);
   done_({choice_.store, choice_.incarnation, entry.commit, entry.attempt.step, entry.parent},
         Restored{entry.attempt.step, entry.commit, entry.parent});

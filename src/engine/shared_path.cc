@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "format/paths.h"
 #include "tier/log.h"
+#include "tier/patient_tier.h"
 
 namespace lamina::engine {
 namespace {
@@ -65,7 +66,8 @@ class PathCheck {
  private:
   // Of the leader: what the others are to find.
   absl::StatusOr<std::string> Mark() {
-    tier::Log log(runtime_.env, runtime_.tier);
+    tier::PatientTier tier(runtime_.env, runtime_.tier, tier::LogPatience(runtime_.tier, SecondsToNs(options_.restore_retry_s)));
+    tier::Log log(runtime_.env, tier);
     if (options_.mode == Mode::kRead) {
       LAMINA_ASSIGN_OR_RETURN(const format::StoreHeader store, OpenRoot(options_, log));
       return format::ToString(store.store_id);

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "engine/store.h"
 #include "tier/log.h"
+#include "tier/patient_tier.h"
 
 namespace lamina::engine {
 namespace {
@@ -90,7 +91,9 @@ absl::StatusOr<StepChoice> StepChooser::Choose() const {
   choice.store = claimed.store;
   choice.incarnation = claimed.incarnation;
   choice.lease = std::make_shared<tier::ReaderLease>(env, tier, lease_fails);
-  tier::Log log(env, tier);
+  tier::PatientTier patient(
+      env, tier, tier::LogPatience(tier, retry_ns, [this](std::string line) { waiting(wanted_step.value_or(-1), std::move(line)); }));
+  tier::Log log(env, patient);
   LAMINA_ASSIGN_OR_RETURN(const format::LogRecord newest, log.Newest());
   choice.head = newest.head;
   const std::vector<format::StepEntry> line = tier::LineOf(newest);

@@ -40,9 +40,11 @@ struct StepChooser {
   tier::Tier& tier;
   hooks::Verdicts* verdicts;  // nobody is asked when null
   std::optional<int64_t> wanted_step;
+  int64_t retry_ns;  // how long files of the log that are lost are asked for again
   std::function<absl::StatusOr<Claimed>()> claim;
-  std::function<void(int64_t step, std::string why)> tell;  // of what is passed over
-  std::function<void(const absl::Status&)> lease_fails;     // as ReaderLease's `tell`
+  std::function<void(int64_t step, std::string why)> tell;      // of what is passed over
+  std::function<void(int64_t step, std::string what)> waiting;  // for files that are lost
+  std::function<void(const absl::Status&)> lease_fails;         // as ReaderLease's `tell`
 
   // Claims the root and looks at its line. NotFound for an unknown step, FailedPrecondition where hooks refuse the wanted one or all.
   absl::StatusOr<StepChoice> Choose() const;

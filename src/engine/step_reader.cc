@@ -1,26 +1,17 @@
 #include "engine/step_reader.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status.h"
-#include "base/units.h"
 #include "engine/agreement.h"
 #include "format/version.h"
 #include "tier/log.h"
 
 namespace lamina::engine {
 namespace {
-
-constexpr int64_t kTriesUntold = 10;
-constexpr int64_t kRetryPauseNs = 100 * base::kMillisecondNs;
-
-bool MayComeBack(const absl::Status& status) {
-  return absl::IsNotFound(status) || (absl::IsUnavailable(status) && base::ErrnoOf(status) == ESTALE);
-}
 
 absl::Status WrongDigest(const std::string& name, const format::Digest& found, const format::Digest& expected) {
   return absl::DataLossError(absl::StrCat("'", name, "': checksum ", format::ToString(found), ", expected ", format::ToString(expected)));
@@ -43,7 +34,16 @@ bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status); }
 
 StepReader::StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s,
                        std::function<void(std::string)> waiting)
-    : env_(env), tier_(tier), store_(store), entry_(entry), retry_s_(retry_s), waiting_(std::move(waiting)), mutex_(env) {}
+    : env_(env),
+      tier_(tier),
+      store_(store),
+      entry_(entry),
+      retry_s_(retry_s),
+      files_(env, tier,
+             {SecondsToNs(retry_s), [](std::string_view) { return true; },
+              [this](const std::string& name, const absl::Status& failure, bool last) { return Judge(name, failure, last); },
+              std::move(waiting)}),
+      mutex_(env) {}
 
 absl::StatusOr<std::unique_ptr<StepReader>> StepReader::Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
                                                              const format::StepEntry& entry, double retry_s,
@@ -62,9 +62,14 @@ absl::StatusOr<std::unique_ptr<StepReader>> StepReader::Open(env::Env& env, tier
   return reader;
 }
 
+absl::Status StepReader::Judge(const std::string& name, const absl::Status& failure, bool last) {
+  absl::Status status = UnlessDropped(name, failure);
+  if (!last || status != failure || !absl::IsNotFound(failure)) return status;
+  return absl::DataLossError(absl::StrCat("'", name, "' is missing, and was so for ", retry_s_, " s of asking again"));
+}
+
 // A file that is not there because its step was dropped is no damage, and no older step is to be taken for it.
 absl::Status StepReader::UnlessDropped(const std::string& name, const absl::Status& status) {
-  if (!MayComeBack(status)) return status;
   tier::Log log(env_, tier_);
   const absl::StatusOr<format::LogRecord> newest = log.Newest(/*damage_ok=*/true);
   // A record older than the commit, as a stale view may show it, knows nothing of the step.
@@ -75,36 +80,13 @@ absl::Status StepReader::UnlessDropped(const std::string& name, const absl::Stat
   return absl::NotFoundError(absl::StrCat("step ", entry_.attempt.step, " was dropped while reading: '", name, "' is gone"));
 }
 
-absl::StatusOr<std::unique_ptr<tier::ObjectReader>> StepReader::OpenPatiently(const std::string& name) {
-  const int64_t deadline_ns = DeadlineAfter(env_, retry_s_);
-  for (int64_t tries = 1;; ++tries) {
-    absl::StatusOr<std::unique_ptr<tier::ObjectReader>> object = tier_.OpenObject(name);
-    if (object.ok() || !MayComeBack(object.status())) return object;
-    const bool last = env_.MonotonicNs() >= deadline_ns;
-    if (tries == 1 || last) {
-      const absl::Status status = UnlessDropped(name, object.status());
-      if (status != object.status()) return status;
-    }
-    // What comes back at once, as on a network file system, is no news.
-    if (tries == kTriesUntold && waiting_) {
-      waiting_(absl::StrCat("'", name, "' does not show (", std::string(object.status().message()), "); asked for again for up to ",
-                            retry_s_, " s"));
-    }
-    if (last) {
-      if (!absl::IsNotFound(object.status())) return object.status();
-      return absl::DataLossError(absl::StrCat("'", name, "' is missing, and was so for ", retry_s_, " s of asking again"));
-    }
-    env_.SleepNs(kRetryPauseNs);
-  }
-}
-
 absl::StatusOr<std::string> StepReader::ReadMetadata(const std::string& name, const format::Digest& digest) {
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<tier::ObjectReader> object, OpenPatiently(name));
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<tier::ObjectReader> object, files_.OpenObject(name));
   if (object->bytes() > format::kMetadataBytesMax) {
     return absl::DataLossError(absl::StrCat("'", name, "' has ", object->bytes(), " bytes, more than metadata may have"));
   }
   std::string bytes(static_cast<size_t>(object->bytes()), '\0');
-  LAMINA_RETURN_IF_ERROR(UnlessDropped(name, object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes)))));
+  LAMINA_RETURN_IF_ERROR(object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes))));
   const format::Digest found = format::Checksum128(base::AsBytes(bytes));
   if (found != digest) return WrongDigest(name, found, digest);
   return bytes;
@@ -120,7 +102,7 @@ absl::StatusOr<format::Packs> StepReader::ReadPacks() {
 absl::StatusOr<StepReader::Pack> StepReader::OpenAnew(const format::AttemptId& attempt, uint32_t writer) {
   const std::string name = format::PackPath(attempt, writer);
   Pack pack;
-  LAMINA_ASSIGN_OR_RETURN(pack.object, OpenPatiently(name));
+  LAMINA_ASSIGN_OR_RETURN(pack.object, files_.OpenObject(name));
   std::string bytes(static_cast<size_t>(format::kPackHeaderBytes), '\0');
   LAMINA_RETURN_IF_ERROR(pack.object->ReadRange(0, std::as_writable_bytes(std::span<char>(bytes))));
   absl::StatusOr<format::PackHeader> header = format::DecodePackHeader(base::AsBytes(bytes));
@@ -315,7 +297,7 @@ absl::Status StepReader::ReadChunk(uint32_t writer, const format::ChunkRecord& c
   };
   LAMINA_ASSIGN_OR_RETURN(tier::ObjectReader * object, PackOf(writer, chunk.pack));
   const absl::Status read = object->ReadRange(static_cast<int64_t>(chunk.offset), raw);
-  if (!read.ok()) return base::Annotate(UnlessDropped(PackName(writer, chunk.pack), read), where());
+  if (!read.ok()) return base::Annotate(read, where());
   // Raw chunks are stored as they are: the fingerprint, the stronger of the two, vouches for both, and the bytes are hashed once.
   const format::Digest fingerprint = format::Fingerprint(raw, store_.fingerprint_seed);
   if (fingerprint == chunk.fingerprint) return absl::OkStatus();

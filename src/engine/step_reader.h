@@ -18,6 +18,7 @@
 #include "format/index.h"
 #include "format/log_record.h"
 #include "format/store_header.h"
+#include "tier/patient_tier.h"
 #include "tier/reader_lease.h"
 #include "tier/tier.h"
 
@@ -28,9 +29,9 @@ bool IsDamage(const absl::Status& status);
 
 class StepReader {
  public:
-  // Reads the catalog and compares its digest with the log's. Names that are missing or stale are tried again for `retry_s`; what is still
-  // missing then is DataLoss, naming the file; or NotFound at once when the log says that the step was dropped meanwhile, for this and for
-  // all reads below. `waiting` gets one line for each file that is waited for.
+  // Reads the catalog and compares its digest with the log's. Files that are missing or stale are asked for again for `retry_s`, also once
+  // they are open; what is still missing then is DataLoss, naming the file; or NotFound at once when the log says that the step was dropped
+  // meanwhile, for this and for all reads below. `waiting` gets one line for each file that is waited for.
   static absl::StatusOr<std::unique_ptr<StepReader>> Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
                                                           const format::StepEntry& entry, double retry_s,
                                                           std::function<void(std::string)> waiting = {});
@@ -78,9 +79,9 @@ class StepReader {
 
   StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s,
              std::function<void(std::string)> waiting);
+  absl::Status Judge(const std::string& name, const absl::Status& failure, bool last);
   absl::Status UnlessDropped(const std::string& name, const absl::Status& status);
   absl::StatusOr<std::string> ReadMetadata(const std::string& name, const format::Digest& digest);
-  absl::StatusOr<std::unique_ptr<tier::ObjectReader>> OpenPatiently(const std::string& name);
   absl::StatusOr<Pack*> OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status LoadIndex(uint32_t writer, WriterState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -94,7 +95,7 @@ class StepReader {
   const format::StoreHeader store_;
   const format::StepEntry entry_;
   const double retry_s_;
-  const std::function<void(std::string)> waiting_;
+  tier::PatientTier files_;  // all but the log is read through it
   std::unique_ptr<tier::ReaderLease> lease_;
   format::Catalog catalog_;
   env::Mutex mutex_;
