@@ -1,10 +1,9 @@
 #include "engine/open.h"
 
-#include <new>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "coord/file_meeting.h"
 #include "coord/in_process.h"
@@ -52,31 +51,19 @@ struct Parts {
   std::unique_ptr<Engine> engine;
 };
 
-// The standard library's two ways to refuse a thread or memory end here: nothing throws across this interface.
-template <typename Call>
-auto Guarded(const Call& call) -> decltype(call()) {
-  try {
-    return call();
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("the system grants no further thread: ", error.what()));
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("there is not enough memory");
-  }
-}
-
 // Everything is the engine's; closing ends what it stands on too.
 class StandingEngine : public Engine {
  public:
   explicit StandingEngine(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
   absl::StatusOr<std::shared_ptr<SaveHandle>> Save(const SaveRequest& request) override {
-    return Guarded([&] { return parts_->engine->Save(request); });
+    return base::WithinMemory([&] { return parts_->engine->Save(request); });
   }
   absl::StatusOr<std::unique_ptr<RestoreSession>> BeginRestore(std::optional<int64_t> step) override {
-    return Guarded([&] { return parts_->engine->BeginRestore(step); });
+    return base::WithinMemory([&] { return parts_->engine->BeginRestore(step); });
   }
   absl::StatusOr<RestoreInfo> Restore(std::span<const TensorView> targets, std::optional<int64_t> step) override {
-    return Guarded([&] { return parts_->engine->Restore(targets, step); });
+    return base::WithinMemory([&] { return parts_->engine->Restore(targets, step); });
   }
   absl::Status Fence() override { return parts_->engine->Fence(); }
   absl::Status Close(double grace_s) override {
@@ -157,7 +144,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenOn(env::Env& env, const Options& opt
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const Options& options, std::vector<std::shared_ptr<Hook>> hooks,
                                                      std::vector<std::shared_ptr<VerdictHook>> verdict_hooks) {
-  return engine::Guarded([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+  return base::WithinMemory([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
     std::unique_ptr<env::Env> env = env::NewPosixEnv();
     LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<engine::Parts> parts,
                             engine::MakeParts(*env, options, std::move(hooks), std::move(verdict_hooks)));
