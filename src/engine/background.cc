@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "engine/engine_impl.h"
@@ -32,7 +33,12 @@ void EngineImpl::SaveLoop() {
     if (abandoned) {
       pending->ticket->End(absl::CancelledError(absl::StrCat("the save of step ", pending->job.step, " was given up at exit")));
     } else {
-      committed = RunSave(*pending);
+      // A run tells want of memory as any failure. Where there is none even for that, nobody knows the outcome.
+      const absl::Status ran = base::WithinMemory([&] {
+        committed = RunSave(*pending);
+        return absl::OkStatus();
+      });
+      if (!ran.ok()) GiveUp(*pending, ran);
     }
     if (agreement_.IsLeader() && !abandoned) Retain(committed);
     {
@@ -42,6 +48,16 @@ void EngineImpl::SaveLoop() {
       changed_.NotifyAll();
     }
   }
+}
+
+void EngineImpl::GiveUp(PendingSave& pending, const absl::Status& why) {
+  pending.job.snapshot = {};
+  {
+    env::MutexLock lock(mutex_);
+    phase_ = "idle";
+    claimed_->parent = kUnknownCommit;  // the next save looks what the head is
+  }
+  pending.ticket->End(base::Annotate(why, absl::StrCat("the save of step ", pending.job.step, ": outcome unknown")));
 }
 
 bool EngineImpl::RunSave(PendingSave& pending) {
@@ -95,7 +111,8 @@ void EngineImpl::Retain(bool committed) {
     incarnation = claimed_->incarnation;
   }
   if (committed && options_.keep > 0) {
-    const absl::Status dropped = log_.Retain({.keep = options_.keep}, absl::StrCat("keep=", options_.keep), incarnation).status();
+    const absl::Status dropped = base::WithinMemory(
+        [&] { return log_.Retain({.keep = options_.keep}, absl::StrCat("keep=", options_.keep), incarnation).status(); });
     const bool fenced = absl::IsAborted(dropped);  // the next save tells
     if (!dropped.ok() && !fenced) {
       Post(EventKind::kFallback, SaveJob{}, 0, 0, absl::StrCat("steps beyond keep=", options_.keep, " stay: ", dropped.message()));
@@ -190,7 +207,12 @@ void EngineImpl::BeatLoop() {
       bytes = phase_bytes_;
       beat_begun_ns_ = runtime_.env.MonotonicNs();
     }
-    if (options_.rank_count > 1) agreement_.Beat(phase, bytes);
+    if (options_.rank_count > 1) {
+      base::WithinMemory([&] {
+        agreement_.Beat(phase, bytes);
+        return absl::OkStatus();
+      }).IgnoreError();  // one beat is not missed
+    }
     {
       env::MutexLock lock(mutex_);
       beat_begun_ns_ = -1;
@@ -209,8 +231,11 @@ void EngineImpl::LateLoop() {
       while (pending_.empty() && !stopping_) changed_.Wait(mutex_);
       if (pending_.empty()) return;
     }
-    GiveUpIfLate();
-    TellIfWritingStands();
+    base::WithinMemory([this] {
+      GiveUpIfLate();
+      TellIfWritingStands();
+      return absl::OkStatus();
+    }).IgnoreError();  // the next round does it
     const int64_t next_ns = DeadlineAfter(runtime_.env, options_.beat_s);
     env::MutexLock lock(mutex_);
     while (!(stopping_ && pending_.empty()) && changed_.WaitUntil(mutex_, next_ns)) {
@@ -311,7 +336,7 @@ void EngineImpl::LeaseLoop() {
       incarnation = claimed_->incarnation;
     }
     // A lease that could not be renewed is renewed next time; losing it shows as a fence at the next commit. Told once until it goes well.
-    const absl::Status renewed = log.RenewLease(incarnation);
+    const absl::Status renewed = base::WithinMemory([&] { return log.RenewLease(incarnation); });
     if (!renewed.ok() && !failing) {
       Post(EventKind::kFallback, SaveJob{}, 0, 0,
            absl::StrCat("the lease on the root is not renewed, and another job may take the root for left: ", renewed.message()));
@@ -329,7 +354,7 @@ void EngineImpl::LeaseLoop() {
     incarnation = claimed_->incarnation;
   }
   // Whoever comes next need not watch a lease that nobody holds; one that stays runs out by itself.
-  runtime_.tier.Delete(format::WriterLeasePath(incarnation)).IgnoreError();
+  base::WithinMemory([&] { return runtime_.tier.Delete(format::WriterLeasePath(incarnation)); }).IgnoreError();
   env::MutexLock lock(mutex_);
   --storage_count_;
   changed_.NotifyAll();

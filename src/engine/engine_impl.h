@@ -89,6 +89,7 @@ class EngineImpl final : public Engine {
 
   void SaveLoop();
   bool RunSave(PendingSave& pending);  // true: committed
+  void GiveUp(PendingSave& pending, const absl::Status& why);
   void Retain(bool committed);
   void Finish(PendingSave& pending, const RunResult& result);
   void BeatLoop();

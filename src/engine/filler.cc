@@ -4,7 +4,9 @@
 #include <functional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "engine/scatter.h"
 #include "env/sync.h"
@@ -44,7 +46,7 @@ absl::Status ForEachInParallel(env::Env& env, int32_t task_count, size_t count, 
         if (next >= count || !failure.ok()) return;
         item = next++;
       }
-      absl::Status status = work(item, scratch);
+      absl::Status status = base::WithinMemory([&] { return work(item, scratch); });
       env::MutexLock lock(mutex);
       if (!status.ok() && item < failed_item) {
         failed_item = item;
@@ -94,8 +96,8 @@ absl::Status Filler::Fill() {
     const std::span<std::byte> bytes = scratch.OfSize(tasks_[i].record.raw_bytes);
     LAMINA_RETURN_IF_ERROR(Read(tasks_[i], bytes));
     if (!BeginCopy()) return absl::CancelledError("the restore was given up");
+    const absl::Cleanup end = [this] { EndCopy(); };
     Copy(tasks_[i], bytes);
-    EndCopy();
     return absl::OkStatus();
   });
 }

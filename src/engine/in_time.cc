@@ -1,6 +1,7 @@
 #include "engine/in_time.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/memory.h"
 #include "env/no_thread.h"
 #include "env/sync.h"
 
@@ -21,7 +22,7 @@ absl::Status RunInTime(env::Env& env, int64_t deadline_ns, std::string_view what
                        std::function<absl::Status()> work) {
   const auto running = std::make_shared<Running>(env);
   std::unique_ptr<env::Task> task = env.Start("lamina-restore", [running, hold = std::move(hold), work = std::move(work)]() mutable {
-    absl::Status status = work();
+    absl::Status status = base::WithinMemory(work);
     work = nullptr;  // what it holds goes first
     {
       env::MutexLock lock(running->mutex);

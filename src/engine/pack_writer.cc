@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -183,9 +184,10 @@ absl::StatusOr<WrittenPack> WritePack(env::Env& env, tier::Tier& tier, const for
   const format::PackHeader header{store.store_id, attempt, writer, {env.RandomU64(), env.RandomU64()}};
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<tier::ObjectWriter> object, CreatePatiently(env, tier, path, progress));
   PackStream stream(*object, progress);  // lives until the object has let go of what it borrows
-  absl::StatusOr<WrittenPack> pack = FillPack(stream, store, header, snapshot, items);
+  // Caught here, so that what the object has borrowed of the stream is given back before that goes.
+  absl::StatusOr<WrittenPack> pack = base::WithinMemory([&] { return FillPack(stream, store, header, snapshot, items); });
   if (pack.ok()) {
-    const absl::Status finished = object->Finish();
+    const absl::Status finished = base::WithinMemory([&object] { return object->Finish(); });
     if (!finished.ok()) pack = finished;
   }
   if (!pack.ok()) {

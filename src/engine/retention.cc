@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "engine/agreement.h"
@@ -95,11 +96,11 @@ absl::Status Retention::DropAbandoned(tier::Log& log) {
 }
 
 void Retention::Sweep(tier::Log& log) {
-  const absl::Status dropped = DropAbandoned(log);
+  const absl::Status dropped = base::WithinMemory([&] { return DropAbandoned(log); });
   tier::SweepOptions sweep;
   sweep.reader_grace_ns = SecondsToNs(options_.gc_grace_s);
   sweep.may_go_on = [this] { return MayGoOn(); };
-  const absl::StatusOr<tier::SweepReport> swept = log.Sweep(incarnation_, sweep);
+  const absl::StatusOr<tier::SweepReport> swept = base::WithinMemory([&] { return log.Sweep(incarnation_, sweep); });
   const int64_t now_ns = env_.MonotonicNs();
   int64_t next_ns = env::kForeverNs;
   if (swept.ok()) {

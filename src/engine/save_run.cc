@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/bytes.h"
+#include "base/memory.h"
 #include "base/serial.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -44,6 +45,13 @@ Ended AbortedOrSkipped(const absl::Status& cause) {
     ended.reason = std::string(cause.message());
   }
   return ended;
+}
+
+// The commit may have got there before the trouble did: only a look at the log tells, and the next save takes it.
+Ended Unknown(const absl::Status& why) {
+  Ended unknown = Aborted(absl::UnavailableError(absl::StrCat("outcome unknown: ", std::string(why.message()))));
+  unknown.commit = kUnknownCommit;
+  return unknown;
 }
 
 // A newer incarnation took the root over while the save went wrong. It may have swept the very files that are being written, so `why` is
@@ -111,18 +119,22 @@ void SaveRun::Forget(Agreement& agreement, const std::string& job_key) {
 RunResult SaveRun::Run() {
   callbacks_.set_phase("agreeing");
   const Ready ready{job_.status, job_.plans == nullptr ? format::Digest{} : job_.plans->plan.digest, job_.description_changed};
-  absl::Status mine = agreement_.Say(Key(absl::StrCat("ready/", agreement_.rank())), Encode(ready));
-  absl::StatusOr<Go> go = agreement_.IsLeader() ? LeadReady() : FollowReady();
+  absl::Status mine = base::WithinMemory([&] { return agreement_.Say(Key(absl::StrCat("ready/", agreement_.rank())), Encode(ready)); });
+  absl::StatusOr<Go> go = base::WithinMemory([&] { return agreement_.IsLeader() ? LeadReady() : FollowReady(); });
   if (!go.ok()) {
     if (mine.ok()) mine = go.status();
     go = Go{};
   } else if (mine.ok() && go->proceed) {
-    mine = WriteAndVote(*go);
+    mine = base::WithinMemory([&] { return WriteAndVote(*go); });
   }
   if (!mine.ok()) Tell(mine);
   RunResult result;
-  result.ended = agreement_.IsLeader() ? LeadVerdict(*go, mine) : FollowVerdict(*go, mine);
-  if (agreement_.IsLeader()) agreement_.Say(Key("ended"), Encode(result.ended)).IgnoreError();  // who misses it asks the log
+  absl::StatusOr<Ended> ended = base::WithinMemory(
+      [&]() -> absl::StatusOr<Ended> { return agreement_.IsLeader() ? LeadVerdict(*go, mine) : FollowVerdict(*go, mine); });
+  result.ended = ended.ok() ? *std::move(ended) : Unknown(ended.status());
+  if (agreement_.IsLeader()) {  // who misses it asks the log
+    base::WithinMemory([&] { return agreement_.Say(Key("ended"), Encode(result.ended)); }).IgnoreError();
+  }
   if (written_ && result.ended.SettledAgainst()) RemoveOwnPack(go->attempt);
   // A skip says that the ranks no longer plan alike: the next save makes them meet.
   result.plans = result.ended.kind == Ended::Kind::kSkipped ? nullptr : plans_;
@@ -259,7 +271,9 @@ absl::Status SaveRun::WriteAndVote(const Go& go) {
 // A pack that came about while the leader's sweep was at its directory, or after it, would stay until the next one, a minute later. What
 // cannot be removed here that one removes, and tells if it cannot.
 void SaveRun::RemoveOwnPack(const format::AttemptId& attempt) {
-  runtime_.tier.Delete(format::PackPath(attempt, static_cast<uint32_t>(agreement_.rank()))).IgnoreError();
+  base::WithinMemory([&] {
+    return runtime_.tier.Delete(format::PackPath(attempt, static_cast<uint32_t>(agreement_.rank())));
+  }).IgnoreError();
 }
 
 absl::Status SaveRun::AskHooks() {
@@ -325,8 +339,9 @@ absl::StatusOr<Vote> SaveRun::MakeVote(const WrittenPack& pack) {
 void SaveRun::Tell(const absl::Status& cause) {
   const std::string text = EncodeStatus(FromRank(cause, agreement_.rank(), job_.status.ok() ? "writing" : "copying"));
   // The missing vote says it too, if the store takes neither.
-  agreement_.Say(Key(absl::StrCat("failed/", agreement_.rank())), text).IgnoreError();
-  agreement_.Say(Key("failed"), text).IgnoreError();
+  for (const std::string& key : {Key(absl::StrCat("failed/", agreement_.rank())), Key("failed")}) {
+    base::WithinMemory([&] { return agreement_.Say(key, text); }).IgnoreError();
+  }
 }
 
 // `cause`, and what other ranks have told for themselves.
@@ -360,7 +375,7 @@ Ended SaveRun::LeadVerdict(const Go& go, const absl::Status& mine) {
   callbacks_.set_phase("committing");
   absl::Status why = FromRank(mine, agreement_.rank(), "writing");
   if (why.ok()) {
-    absl::StatusOr<Ended> committed = LeadCommit(go);
+    absl::StatusOr<Ended> committed = base::WithinMemory([&] { return LeadCommit(go); });
     if (committed.ok()) return *committed;
     why = committed.status();
   }
@@ -371,14 +386,10 @@ Ended SaveRun::LeadVerdict(const Go& go, const absl::Status& mine) {
 Ended SaveRun::Settle(const Go& go, const absl::Status& why) {
   Ended ended = AbortedOrSkipped(why);
   if (!go.proceed) return ended;  // no attempt was made: there is nothing that the log could know
-  const absl::StatusOr<tier::Verdict> verdict = log_.Abort(go.attempt, ReasonText(ended));
+  const absl::StatusOr<tier::Verdict> verdict = base::WithinMemory([&] { return log_.Abort(go.attempt, ReasonText(ended)); });
   if (!verdict.ok()) {
     if (absl::IsAborted(verdict.status())) return Aborted(Fenced(verdict.status(), why));
-    // The commit may have got there before the trouble did: only a look at the log tells, and the next save takes it.
-    Ended unknown = Aborted(absl::UnavailableError(absl::StrCat(
-        "outcome unknown: ", std::string(why.message()), "; and the log does not answer: ", std::string(verdict.status().message()))));
-    unknown.commit = kUnknownCommit;
-    return unknown;
+    return Unknown(base::Annotate(verdict.status(), absl::StrCat(std::string(why.message()), "; and the log does not answer")));
   }
   if (*verdict != tier::Verdict::kCommitted) {
     return ended;
@@ -391,7 +402,7 @@ Ended SaveRun::CommittedByLog(const format::AttemptId& attempt) {
   Ended ended;
   ended.kind = Ended::Kind::kCommitted;
   ended.commit = kUnknownCommit;
-  const absl::StatusOr<format::LogRecord> newest = log_.Newest();
+  const absl::StatusOr<format::LogRecord> newest = base::WithinMemory([this] { return log_.Newest(); });
   if (!newest.ok()) return ended;  // it is committed all the same; kUnknownCommit makes the next save look again
   for (const format::StepEntry& entry : newest->steps) {
     if (entry.attempt != attempt) continue;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "base/status.h"
@@ -152,6 +153,7 @@ absl::Status Check(Env& base, FaultPlan& plan, FaultCall call, std::string_view 
   if (plan.Hangs(call, path)) plan.CountHang();
   while (plan.Hangs(call, path)) base.SleepNs(kHangPollNs);
   const std::optional<int> error_number = plan.Due(call, path, second_path);
+  if (error_number == kNoMemory) throw std::bad_alloc();
   return error_number.has_value() ? base::ErrnoStatus(*error_number, what, second_path.empty() ? path : second_path) : absl::OkStatus();
 }
 

@@ -38,7 +38,7 @@ enum class FaultCall {
 };
 
 // Counts the calls of one kind whose path (or second path) contains `path_part`, and fails the `first`-th of them and those after it,
-// `count` in all, without doing them.
+// `count` in all, without doing them. kNoMemory is no errno: such a call throws std::bad_alloc.
 struct FaultRule {
   std::optional<FaultCall> call;  // nullopt: every kind
   std::string path_part;          // empty: every path
@@ -47,6 +47,7 @@ struct FaultRule {
   int64_t count = 1;  // kFaultsForEver: from then on
 };
 inline constexpr int64_t kFaultsForEver = INT64_MAX;
+inline constexpr int kNoMemory = -1;
 
 // Which faults are due. Thread-safe; never waits and never calls an Env.
 class FaultPlan {

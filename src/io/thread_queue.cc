@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory.h"
 #include "env/no_thread.h"
 
 namespace lamina::io {
@@ -58,7 +59,7 @@ void ThreadQueue::Work() {
       entry.batch->Complete(absl::OkStatus(), 0);  // in vain after a failure
       continue;
     }
-    const absl::Status status = Transfer(entry.request);
+    const absl::Status status = base::WithinMemory([&entry] { return Transfer(entry.request); });
     const size_t bytes = entry.request.source.size() + entry.request.target.size();
     entry.batch->Complete(status, status.ok() ? static_cast<int64_t>(bytes) : 0);
   }
