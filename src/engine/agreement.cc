@@ -207,6 +207,8 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
   int64_t pause_ns = kPollFirstNs;
   int64_t answered_ns = env_.MonotonicNs();
   int64_t asked_without_ns = answered_ns;
+  int64_t deadline_ns = patience.deadline_ns;
+  std::map<int32_t, int64_t> signs_ns;
   while (true) {
     std::vector<int32_t> still_missing;
     absl::Status store;
@@ -226,7 +228,15 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
     }
     // A store that stumbles is asked again for as long as a rank may be silent.
     if (!store.ok() && (!absl::IsUnavailable(store) || now_ns - answered_ns >= beat_timeout_ns_)) return store;
-    if (now_ns >= patience.deadline_ns) {
+    if (now_ns >= deadline_ns && now_ns < patience.living_deadline_ns) {
+      std::vector<int32_t> absent = WithoutSign(missing, signs_ns);
+      if (absent.empty()) {
+        deadline_ns = std::min(LaterBy(now_ns, beat_timeout_ns_), patience.living_deadline_ns);
+      } else {
+        missing = std::move(absent);
+      }
+    }
+    if (now_ns >= deadline_ns) {
       const char* const hint = patience.watch_beats ? "" : ": all ranks of the process group call save() and restore(), in the same order";
       // Of the ranks that are missing, not of this one, which waited.
       return OfRank(absl::DeadlineExceededError(absl::StrCat(what, ": ", NameRanks(missing), " did not come in time", hint)),
@@ -246,9 +256,24 @@ absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32
         return last.phase.empty() ? gone : base::WithDetail(gone, base::kPhaseDetail, last.phase);
       }
     }
-    env_.SleepNs(std::min(pause_ns, patience.deadline_ns - now_ns));
+    env_.SleepNs(std::min(pause_ns, deadline_ns - now_ns));
     pause_ns = std::min(2 * pause_ns, kPollLastNs);
   }
+}
+
+// Those of `ranks` that show no sign of life, or still the one that `signs_ns` holds of the last time.
+std::vector<int32_t> Agreement::WithoutSign(const std::vector<int32_t>& ranks, std::map<int32_t, int64_t>& signs_ns) const {
+  std::vector<int32_t> without;
+  for (const int32_t rank : ranks) {
+    const std::optional<int64_t> sign_ns = sign_of_life_ ? sign_of_life_(rank) : std::nullopt;
+    const auto last = signs_ns.find(rank);
+    if (!sign_ns.has_value() || (last != signs_ns.end() && last->second == *sign_ns)) {
+      without.push_back(rank);
+    } else {
+      signs_ns[rank] = *sign_ns;
+    }
+  }
+  return without;
 }
 
 absl::StatusOr<std::string> Agreement::Hear(const std::string& key, int32_t from, const Patience& patience) {
@@ -295,8 +320,9 @@ absl::StatusOr<std::vector<std::string>> Agreement::Exchange(const std::string& 
 
 absl::StatusOr<std::string> Agreement::Assemble(const std::string& key, const std::string& what, double begin_timeout_s,
                                                 const absl::Status& mine, const std::function<absl::StatusOr<std::string>()>& leader_work) {
-  // A rank that has not come does not beat: only the timeout tells.
-  const Patience begin{what, DeadlineAfter(env_, begin_timeout_s), false, {}};
+  // A rank that has not come does not beat: only the timeout tells. One that cannot say that it has come shows so on storage.
+  const Patience begin{
+      .what = what, .deadline_ns = DeadlineAfter(env_, begin_timeout_s), .living_deadline_ns = env::kForeverNs, .watch_beats = false};
   const auto lead = [&]() -> absl::StatusOr<std::string> {
     LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> states, HearAll(key + "/begin", begin));
     for (const std::string& state : states) LAMINA_RETURN_IF_ERROR(DecodeStatus(state));
@@ -313,7 +339,7 @@ absl::StatusOr<std::string> Agreement::Assemble(const std::string& key, const st
     return answer;
   }
   LAMINA_RETURN_IF_ERROR(Hear(key + "/begin/0", 0, begin).status());
-  LAMINA_ASSIGN_OR_RETURN(const std::string text, Hear(key + "/answer", 0, {what, env::kForeverNs, true, {}}));
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, Hear(key + "/answer", 0, {.what = what}));
   base::Reader reader(text);
   const std::string status = reader.GetText();
   std::string answer = reader.GetText();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,13 +30,14 @@ bool IsAbsence(const absl::Status& status);                   // all it says is 
 struct Patience {
   std::string what;                       // "the vote of step 100": for messages
   int64_t deadline_ns = env::kForeverNs;  // DeadlineExceeded naming the ranks that are missing; its details are the first one's
+  int64_t living_deadline_ns = 0;         // when later: of ranks that are missing at the deadline and show life on storage from then on
   bool watch_beats = true;  // Unavailable naming a rank that is missing and has not beaten for beat_timeout_s, and its last beat
   std::function<absl::Status()> tick = {};           // called at each poll; a status that is not OK ends the wait
   std::function<absl::Status()> without_store = {};  // the same, about once a second while the store does not answer
 };
 
 // The time of what a rank shows on storage while the coordinator does not take its beats; nullopt: it shows nothing. Asked only before a
-// rank counts as silent.
+// rank counts as silent or as not come.
 using SignOfLife = std::function<std::optional<int64_t>(int32_t rank)>;
 
 // Thread-safe but for the beats that a wait watches, which are its own.
@@ -68,6 +70,7 @@ class Agreement {
   absl::StatusOr<std::string> Fetch(const std::string& key, std::string_view head);
   absl::Status WaitFor(const std::string& what, const std::vector<int32_t>& missing_ranks, const Patience& patience,
                        const std::function<absl::StatusOr<bool>(int32_t)>& arrived);
+  std::vector<int32_t> WithoutSign(const std::vector<int32_t>& ranks, std::map<int32_t, int64_t>& signs_ns) const;
 
   env::Env& env_;
   coord::Coordinator& coordinator_;

@@ -361,7 +361,7 @@ absl::StatusOr<std::shared_ptr<const PlanSet>> EngineImpl::PlanTogether(const Sa
   const std::string what = absl::StrCat("save of step ", job.step, ", the descriptions");
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                           agreement_.Exchange(job.key + "/first/description", plan::EncodeDescription(job.description),
-                                              {what, DeadlineAfter(runtime_.env, kSaveDeadlineS), true, {}}));
+                                              {.what = what, .deadline_ns = DeadlineAfter(runtime_.env, kSaveDeadlineS)}));
   auto plans = std::make_shared<PlanSet>();
   for (const std::string& text : texts) {
     LAMINA_ASSIGN_OR_RETURN(plans->descriptions.emplace_back(), plan::DecodeDescription(base::AsBytes(text)));

@@ -103,7 +103,7 @@ absl::Status Mismatch(int64_t step, const std::vector<Findings>& ranks) {
 
 absl::Status EngineImpl::CheckFit(RestoreSession& session, std::span<const TensorView> targets, int round) {
   const std::string key = absl::StrCat("restore/", restore_count_ - 1, "/names/", round);
-  const Patience patience{"restore, comparing names", DeadlineAfter(runtime_.env, options_.restore_seconds_max), true};
+  const Patience patience{.what = "restore, comparing names", .deadline_ns = DeadlineAfter(runtime_.env, options_.restore_seconds_max)};
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                           agreement_.Exchange(key, Encode(Look(session.tensors(), targets)), patience));
   std::vector<Findings> ranks;

@@ -80,7 +80,9 @@ std::function<void(const absl::Status&)> RestoreRun::LeaseFails() const {
   };
 }
 
-Patience RestoreRun::Waiting(std::string_view what) const { return {absl::StrCat("restore, ", std::string(what)), deadline_ns_, true, {}}; }
+Patience RestoreRun::Waiting(std::string_view what) const {
+  return {.what = absl::StrCat("restore, ", std::string(what)), .deadline_ns = deadline_ns_};
+}
 
 // Runs work on storage that may never answer; `work` borrows nothing of this restore.
 absl::Status RestoreRun::InTime(std::string_view what, std::function<absl::Status()> work) {

@@ -104,7 +104,9 @@ SaveRun::SaveRun(const Options& options, const Runtime& runtime, Agreement& agre
 std::string SaveRun::Key(std::string_view name) const { return absl::StrCat(job_.key, "/", std::string(name)); }
 
 Patience SaveRun::Waiting(std::string_view what) const {
-  return {absl::StrCat("save of ", StepText(job_.step), ", ", std::string(what)), deadline_ns_, true, [this] { return Abandoned(); }};
+  return {.what = absl::StrCat("save of ", StepText(job_.step), ", ", std::string(what)), .deadline_ns = deadline_ns_, .tick = [this] {
+            return Abandoned();
+          }};
 }
 
 void SaveRun::Forget(Agreement& agreement, const std::string& job_key) {
@@ -146,6 +148,7 @@ RunResult SaveRun::Run() {
 absl::StatusOr<Go> SaveRun::LeadReady() {
   Patience patience = Waiting("the snapshots");
   patience.deadline_ns = std::min(deadline_ns_, DeadlineAfter(runtime_.env, options_.begin_timeout_s));
+  patience.living_deadline_ns = deadline_ns_;
   patience.watch_beats = false;  // a rank that has not come yet does not beat either: begin_timeout_s decides
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> texts, agreement_.HearAll(Key("ready"), patience));
   Go go;
@@ -185,6 +188,13 @@ absl::StatusOr<Go> SaveRun::FollowReady() {
     return ended ? absl::CancelledError("the save ended before it began") : absl::OkStatus();
   };
   absl::StatusOr<std::string> text = agreement_.Hear(Key("go"), 0, patience);
+  if (absl::IsDeadlineExceeded(text.status()) && !ended) {
+    // Rank 0 may be here, and wait for another rank that is late.
+    patience.deadline_ns = deadline_ns_;
+    patience.watch_beats = true;
+    absl::StatusOr<std::string> late = agreement_.Hear(Key("go"), 0, patience);
+    if (late.ok() || !absl::IsUnavailable(late.status())) text = std::move(late);
+  }
   if (ended) return Go{};
   if (!text.ok()) return text.status();
   return DecodeGo(*text);

@@ -122,7 +122,7 @@ class PathCheck {
   }
 
   absl::Status Verdict(const std::string& key, const std::string& what, const Seen& seen) {
-    const Patience patience{absl::StrCat(what, ", who sees the root"), env::kForeverNs, true};
+    const Patience patience{.what = absl::StrCat(what, ", who sees the root")};
     LAMINA_RETURN_IF_ERROR(agreement_.Say(absl::StrCat(key, "/seen/", agreement_.rank()), Encode(seen)));
     if (!agreement_.IsLeader()) {
       LAMINA_ASSIGN_OR_RETURN(const std::string text, agreement_.Hear(key + "/verdict", 0, patience));

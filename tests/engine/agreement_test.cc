@@ -36,13 +36,13 @@ class OpenMap : public coord::Coordinator {
   std::map<std::string, std::string> map;
 };
 
-// Serves nobody for a while from the first vote on, as a thread that needs the GIL while a long call holds it.
+// Serves nobody for a while from the first word of this kind on, as a thread that needs the GIL while a long call holds it.
 class StallingCoordinator : public coord::InProcessCoordinator {
  public:
-  StallingCoordinator(env::Env& env, coord::InProcessHub& hub, int64_t stall_ns)
-      : InProcessCoordinator(env, hub), env_(env), stall_ns_(stall_ns) {}
+  StallingCoordinator(env::Env& env, coord::InProcessHub& hub, std::string word, int64_t stall_ns)
+      : InProcessCoordinator(env, hub), env_(env), word_(std::move(word)), stall_ns_(stall_ns) {}
   absl::Status Set(const std::string& key, std::string_view value) override {
-    if (until_ns_ == 0 && absl::StrContains(key, "/vote/")) until_ns_ = env_.MonotonicNs() + stall_ns_;
+    if (until_ns_ == 0 && absl::StrContains(key, word_)) until_ns_ = env_.MonotonicNs() + stall_ns_;
     Stall();
     return InProcessCoordinator::Set(key, value);
   }
@@ -56,13 +56,15 @@ class StallingCoordinator : public coord::InProcessCoordinator {
     while (env_.MonotonicNs() < until_ns_) env_.SleepNs(100 * base::kMillisecondNs);
   }
   env::Env& env_;
+  const std::string word_;
   const int64_t stall_ns_;
   int64_t until_ns_ = 0;
 };
 
 }  // namespace
 
-TEST_CASE("A rank whose coordinator is not served for longer than the beat timeout does not fail the save", "[engine]") {
+TEST_CASE("A rank whose coordinator is not served for longer than all timeouts does not fail the save", "[engine]") {
+  const std::string word = GENERATE("/first/begin/", "/ready/", "/vote/");
   const int32_t stalled = GENERATE(0, 1);
   env::SimThreads threads;
   env::SimWorldOptions world_options;
@@ -72,9 +74,10 @@ TEST_CASE("A rank whose coordinator is not served for longer than the beat timeo
   std::vector<testing::Told> told(2);
   for (int32_t rank = 0; rank < 2; ++rank) {
     env::SimProcess& process = world.NewProcess(absl::StrCat("rank ", rank));
-    world.Start(process, [&told, &hub, rank, stalled](env::Env& env) {
-      StallingCoordinator coordinator(env, hub, rank == stalled ? 20 * base::kSecondNs : 0);
-      const Options options = testing::JobOptions("/ckpt/run", rank, 2);  // beat_timeout_s is 2
+    world.Start(process, [&told, &hub, &word, rank, stalled](env::Env& env) {
+      StallingCoordinator coordinator(env, hub, word, rank == stalled ? 40 * base::kSecondNs : 0);
+      Options options = testing::JobOptions("/ckpt/run", rank, 2);  // beat_timeout_s is 2
+      options.begin_timeout_s = 5;
       testing::Rank body(env, hub, options, 1, tier::kRecordsKept, &coordinator);
       testing::Told& mine = told[static_cast<size_t>(rank)];
       mine.status = testing::RunScript(body, {.saves = {1, 2}}, mine);
@@ -101,7 +104,7 @@ TEST_CASE("A rank is silent when neither its beats nor its sign of life move", "
   const bool moves = GENERATE(false, true);
   int64_t asked = 0;
   Agreement agreement(*env, map, options, [&](int32_t) { return std::optional<int64_t>(moves ? ++asked : 7); });
-  const absl::Status heard = agreement.Hear("key", 0, {"a word", DeadlineAfter(*env, 2), true, {}}).status();
+  const absl::Status heard = agreement.Hear("key", 0, {.what = "a word", .deadline_ns = DeadlineAfter(*env, 2)}).status();
   INFO(heard);
   REQUIRE(absl::IsDeadlineExceeded(heard) == moves);
   REQUIRE(absl::IsUnavailable(heard) == !moves);
@@ -133,7 +136,7 @@ TEST_CASE("A rank that falls silent is named with its last beat", "[engine]") {
   Agreement waiting(*env, map, options);
   options.rank = 1;
   Agreement silent(*env, map, options);
-  const Patience patience{"the vote", env::kForeverNs, true};
+  const Patience patience{.what = "the vote"};
   const absl::Status unheard = waiting.Hear("vote/1", 1, patience).status();
   CHECK(base::DetailOf(unheard, base::kRankDetail) == "1");
   CHECK(!base::DetailOf(unheard, base::kPhaseDetail).has_value());

@@ -1,6 +1,7 @@
 """What fails on some ranks of a job, and what every rank is told. One launch for all of it."""
 
 import contextlib
+import ctypes
 import errno
 import functools
 import time
@@ -174,8 +175,21 @@ def second_trainer(root: Path) -> None:
         assert again.restore(state()).step == 1
 
 
+def gil_held(root: Path) -> None:
+    """One long call that holds the GIL, longer than every timeout there is, kills no save: the rank shows life by a file."""
+    with lamina.Checkpointer(root, options={"begin_timeout_s": 3.0, "beat_s": 0.2, "beat_timeout_s": 3.0}) as ckpt:
+        ckpt.save(1, state()).wait()
+        dist.barrier()
+        handle = ckpt.save(2, state())
+        if dist.get_rank() == 1:
+            ctypes.PyDLL(None).sleep(7)
+        assert handle.wait().outcome == "committed"
+    dist.barrier()
+    assert list((root / "writers").iterdir()) == []
+
+
 def cases(folder: Path) -> None:
-    for case in (second_trainer, refused_by_one, refused_by_the_trainers_own_code, several_causes, none_tolerated, refusals_of_hooks):
+    for case in (second_trainer, gil_held, refused_by_one, refused_by_the_trainers_own_code, several_causes, none_tolerated, refusals_of_hooks):
         dist.barrier()
         case(folder / case.__name__)
 
