@@ -82,6 +82,13 @@ class PyStore {
     return list;
   }
 
+  // Why the step that is held open may be deleted while it is read; empty: it is not. A root that may only be read is not written to.
+  std::string Unprotected() const {
+    const std::shared_ptr<engine::StepReader> reader = parts_.Here()->reader;
+    const absl::Status status = reader == nullptr ? absl::OkStatus() : reader->registration();
+    return absl::IsPermissionDenied(status) ? "" : std::string(status.message());
+  }
+
   // Ends this reader's registration with the step that it holds open.
   void CloseStep() {
     if (!parts_.IsForked()) Replace(nullptr);
@@ -187,6 +194,7 @@ void BindStore(py::module_& module) {
       .def("catalog", &PyStore::Catalog, "step"_a)
       .def("read_tensor", &PyStore::ReadTensor, "step"_a, "name"_a)
       .def("read_blobs", &PyStore::ReadBlobs, "step"_a)
+      .def("unprotected", &PyStore::Unprotected)
       .def("close_step", &PyStore::CloseStep)
       .def("verify", &PyStore::Verify, "step"_a, "full"_a);
   py::class_<PyCollector>(module, "Collector")

@@ -180,6 +180,8 @@ class Store:
             entries = [EntryInfo(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in found["tensors"]]
             by_name = {entry.name: entry for entry in sorted(entries, key=lambda each: each.name)}
             yield OpenStep(at, by_name, functools.partial(self._core.read_tensor, at), functools.partial(self._core.read_blobs, at))
+            if cause := self._core.unprotected():
+                logger.warning("%s: gc_grace_s alone kept step %d from deletion while it was read: %s", self.root, at, cause)
         finally:
             self._core.close_step()
 

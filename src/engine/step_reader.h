@@ -38,6 +38,7 @@ class StepReader {
 
   // Holds a lease for as long as the step is open.
   void Hold(std::unique_ptr<tier::ReaderLease> lease) { lease_ = std::move(lease); }
+  absl::Status registration() const { return lease_ == nullptr ? absl::OkStatus() : lease_->status(); }  // as ReaderLease::status
   const format::Catalog& catalog() const { return catalog_; }
   const format::StepEntry& entry() const { return entry_; }
 

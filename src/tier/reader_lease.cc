@@ -18,14 +18,19 @@ ReaderLease::ReaderLease(env::Env& env, Tier& tier, std::function<void(const abs
       tier_(tier),
       name_(format::ReaderLeasePath(env::RandomHex(env, format::kNonceDigits))),
       tell_(std::move(tell)),
-      status_(tier.Touch(name_)),
       mutex_(env),
-      changed_(env) {
+      changed_(env),
+      status_(tier.Touch(name_)) {
   if (!status_.ok()) return;
   task_ = env_.Start("lamina-reader", [this] { Keep(); });
   if (task_ != nullptr) return;
   status_ = env::NoThread("a reader's registration");
   tier_.Delete(name_).IgnoreError();
+}
+
+absl::Status ReaderLease::status() const {
+  env::MutexLock lock(mutex_);
+  return status_;
 }
 
 void ReaderLease::End() {
@@ -51,6 +56,8 @@ void ReaderLease::Keep() {
     // One that fails does no harm, the next one is in time too: a reader counts as gone after 120 s.
     if (!touched.ok() && !failing && tell_) tell_(touched);
     failing = !touched.ok();
+    env::MutexLock lock(mutex_);
+    status_ = touched;
   }
   tier_.Delete(name_).IgnoreError();  // one that stays runs out by itself
 }

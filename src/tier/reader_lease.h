@@ -26,8 +26,9 @@ class ReaderLease {
 
   // Ends the task, which removes the file. A second call does nothing.
   void End();
-  // PermissionDenied on a root that this process may not write to, where nothing at all is written.
-  const absl::Status& status() const { return status_; }
+  // Why the file could not be put, or not be touched the last time. PermissionDenied on a root that this process may not write to, where
+  // nothing at all is written. Thread-safe.
+  absl::Status status() const;
 
  private:
   void Keep();
@@ -36,9 +37,9 @@ class ReaderLease {
   Tier& tier_;
   const std::string name_;
   const std::function<void(const absl::Status&)> tell_;
-  absl::Status status_;
-  env::Mutex mutex_;
+  mutable env::Mutex mutex_;
   env::CondVar changed_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<env::Task> task_;
 };

@@ -226,6 +226,9 @@ class Store:
         facts = {"committed_ns": 10**18, "state_bytes": 2_500_000, "stored_bytes": 999, "on_line": True, "pinned": False}
         return [{"step": step, **facts, "is_head": step == max(self._steps)} for step in sorted(self._steps, reverse=True)]
 
+    def unprotected(self) -> str:
+        return ""
+
     def passed_over(self) -> str:
         return ""
 

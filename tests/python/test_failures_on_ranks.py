@@ -189,7 +189,15 @@ def gil_held(root: Path) -> None:
 
 
 def cases(folder: Path) -> None:
-    for case in (second_trainer, gil_held, refused_by_one, refused_by_the_trainers_own_code, several_causes, none_tolerated, refusals_of_hooks):
+    for case in (
+        second_trainer,
+        gil_held,
+        refused_by_one,
+        refused_by_the_trainers_own_code,
+        several_causes,
+        none_tolerated,
+        refusals_of_hooks,
+    ):
         dist.barrier()
         case(folder / case.__name__)
 

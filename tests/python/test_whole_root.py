@@ -51,6 +51,17 @@ def test_a_step_is_named_on_the_command_line(root: Path, capsys: pytest.CaptureF
     assert main(["verify", f"{root}@1@2"]) == 0
 
 
+def test_a_reader_that_cannot_register_says_so(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert lamina.open(root).load()["w"].tolist() == [1, 1, 1]
+    assert caplog.messages == []
+    (root / "readers").rmdir()
+    (root / "readers").touch()
+    assert lamina.open(root).load()["w"].tolist() == [1, 1, 1]
+    (message,) = caplog.messages
+    assert "gc_grace_s alone kept step 2 from deletion" in message
+    assert "readers" in message
+
+
 @pytest.mark.parametrize("root_of", [lamina.Checkpointer, lamina.open])
 def test_the_folder_where_a_job_starts_is_no_default_root(root_of: Any) -> None:
     with pytest.raises(lamina.InvalidArgumentError, match='the root is ""'):
