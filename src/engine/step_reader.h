@@ -82,6 +82,7 @@ class StepReader {
              std::function<void(std::string)> waiting);
   absl::Status Judge(const std::string& name, const absl::Status& failure, bool last);
   absl::Status UnlessDropped(const std::string& name, const absl::Status& status);
+  bool IsDropped();  // as far as the log was seen to say so: the first times it is looked at, then at most once a second
   absl::StatusOr<std::string> ReadMetadata(const std::string& name, const format::Digest& digest);
   absl::StatusOr<Pack*> OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -97,6 +98,10 @@ class StepReader {
   const format::StepEntry entry_;
   const double retry_s_;
   tier::PatientTier files_;  // all but the log is read through it
+  env::Mutex look_mutex_;    // behind mutex_
+  int64_t look_count_ ABSL_GUARDED_BY(look_mutex_) = 0;
+  int64_t looked_ns_ ABSL_GUARDED_BY(look_mutex_) = 0;
+  bool dropped_ ABSL_GUARDED_BY(look_mutex_) = false;
   std::unique_ptr<tier::ReaderLease> lease_;
   format::Catalog catalog_;
   env::Mutex mutex_;

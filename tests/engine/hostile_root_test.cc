@@ -1,5 +1,6 @@
 // Roots whose checksums are right and whose numbers lie: they are refused before memory is taken for what they claim. How much memory rises
 // is measured in tests/python/field_cases/test_fc23_a_checkpoint_from_someone_else.py.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <string>
@@ -17,6 +18,17 @@ namespace {
 namespace example = format::example;
 
 constexpr size_t kChunkBytes = 64 * 1024;
+
+// Counts how often the log is looked at.
+class CountingTier final : public tier::MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  absl::StatusOr<std::vector<std::string>> ListNames(std::string_view prefix) override {
+    if (prefix == format::kLogPrefix) ++log_lists;
+    return MemoryTier::ListNames(prefix);
+  }
+  int64_t log_lists = 0;
+};
 
 // The store of docs/format.md with one step of one tensor `w` and one blob `tree`, in a pack of one chunk whose table names it `times`
 // times over.
@@ -102,7 +114,7 @@ struct HostileRoot {
   }
 
   std::unique_ptr<env::Env> env = env::NewPosixEnv();
-  tier::MemoryTier tier{*env};
+  CountingTier tier{*env};
   std::string pack;
   format::Index index;
   format::Catalog catalog;
@@ -168,6 +180,22 @@ TEST_CASE("Tables of one chunk each, all naming the same bytes, do not multiply 
   CHECK(read.size() * kChunkBytes <= root.pack.size());
   CHECK_THAT(root.Problems(), Catch::Contains("name more than"));
   CHECK(root.read_bytes <= static_cast<int64_t>(root.pack.size()));
+}
+
+TEST_CASE("Many packs that are missing do not have the log looked at for each of them", "[engine]") {
+  constexpr uint32_t kMissing = 3000;
+  HostileRoot root(1);
+  for (uint32_t i = 0; i < kMissing; ++i) {
+    format::AttemptId attempt = example::kAttempt;
+    attempt.attempt += 1 + i;
+    root.index.packs.push_back({.attempt = attempt, .writer = 0, .nonce = example::kNonce});
+  }
+  root.Publish();
+  root.tier.log_lists = 0;
+  const std::string problems = root.Problems();
+  REQUIRE(problems.find("is missing, and was so for 0 s") != std::string::npos);
+  REQUIRE(std::count(problems.begin(), problems.end(), '\n') >= kMissing);
+  REQUIRE(root.tier.log_lists < 100);
 }
 
 TEST_CASE("A table that is no good is not read again for each blob that names it", "[engine]") {
