@@ -5,9 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "coord/file_meeting.h"
 #include "coord/in_process.h"
 #include "device/host_device.h"
+#include "engine/in_time.h"
 #include "engine/runtime.h"
 #include "env/posix_env.h"
 #include "hooks/dispatcher.h"
@@ -20,7 +22,8 @@ namespace engine {
 namespace {
 
 constexpr int64_t kEventsMax = 4096;
-constexpr int32_t kDepthFactor = 4;  // requests that wait for each thread
+constexpr int64_t kLeaveNs = 5 * base::kSecondNs;  // a directory of files that took the saves' talk answers sooner
+constexpr int32_t kDepthFactor = 4;                // requests that wait for each thread
 
 // In the order of construction: what is later stands on what is before.
 struct Parts {
@@ -44,7 +47,7 @@ struct Parts {
   tier::FileTier tier;
   coord::InProcessHub hub;
   coord::InProcessCoordinator alone;
-  std::unique_ptr<coord::FileMeeting> meeting;  // null: this rank is alone
+  std::shared_ptr<coord::FileMeeting> meeting;  // null: this rank is alone. Shared with a leave that is left behind
   device::HostDevice device;
   hooks::Dispatcher events;
   hooks::Verdicts verdicts;
@@ -70,8 +73,7 @@ class StandingEngine : public Engine {
     LAMINA_RETURN_IF_ERROR(parts_->engine->Close(grace_s));
     if (std::exchange(closed_, true)) return absl::OkStatus();
     parts_->events.Stop();
-    // The saves have their outcomes, whatever becomes of the files that the ranks spoke through; a later launch removes those.
-    if (parts_->meeting != nullptr) parts_->meeting->Leave().IgnoreError();
+    if (parts_->meeting != nullptr) Leave();
     return absl::OkStatus();
   }
   void Abandon() override { parts_->engine->Abandon(); }
@@ -79,7 +81,18 @@ class StandingEngine : public Engine {
  protected:
   std::unique_ptr<Parts> parts_;
 
+  // Work that uses the Env goes on behind a deadline.
+  bool LeavesWorkBehind() const { return left_behind_.use_count() > 1; }
+
  private:
+  // The saves have their outcomes, whatever becomes of the files that the ranks spoke through; a later launch removes those.
+  void Leave() {
+    RunInTime(parts_->env, parts_->env.MonotonicNs() + kLeaveNs, "leaving the coordination directory", left_behind_,
+              [meeting = parts_->meeting] { return meeting->Leave(); })
+        .IgnoreError();
+  }
+
+  const std::shared_ptr<void> left_behind_ = std::make_shared<char>();
   bool closed_ = false;
 };
 
@@ -113,18 +126,15 @@ class ProcessEngine final : public StandingEngine {
   ProcessEngine(std::unique_ptr<env::Env> env, std::unique_ptr<Parts> parts, double exit_grace_s)
       : StandingEngine(std::move(parts)), env_(std::move(env)), exit_grace_s_(exit_grace_s) {}
   ~ProcessEngine() override {
-    if (Close(exit_grace_s_).ok()) {
-      parts_.reset();  // before the env that it stands on
-      return;
+    bool closed = Close(exit_grace_s_).ok();
+    if (!closed) {
+      Abandon();
+      closed = Close(0).ok();
     }
-    Abandon();
-    if (Close(0).ok()) {
-      parts_.reset();
-      return;
-    }
-    // A save that hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
-    static_cast<void>(parts_.release());
-    static_cast<void>(env_.release());
+    // What hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
+    if (!closed) static_cast<void>(parts_.release());
+    parts_.reset();  // before the env that it stands on
+    if (!closed || LeavesWorkBehind()) static_cast<void>(env_.release());
   }
 
  private:

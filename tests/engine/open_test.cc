@@ -89,6 +89,39 @@ TEST_CASE("Engines that were opened save, and other numbers of ranks restore by 
   REQUIRE(std::filesystem::is_empty(scratch.path() + "/meeting"));
 }
 
+TEST_CASE("A coordination directory that hangs does not hang the end of a rank", "[engine]") {
+  constexpr int32_t kRanks = 2;
+  env::SimWorld world({.seed = 3});
+  std::vector<absl::Status> statuses(kRanks, absl::UnknownError("did not end"));
+  std::vector<int64_t> closing_ns(kRanks);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    world.Start(world.NewProcess(absl::StrCat("rank", rank)), [&, rank](env::Env& sim) {
+      env::FaultEnv env(sim);
+      statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
+        Options options = testing::JobOptions(testing::kSimRoot, rank, kRanks);
+        options.coordination_dir = "/ckpt/meeting";
+        LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, engine::OpenOn(env, options, {}));
+        RankState state(rank, kRanks);
+        LAMINA_RETURN_IF_ERROR(SaveAt(*engine, state, {1, 1}));
+        env.SleepNs(10 * base::kSecondNs);  // until both ranks are done
+        env.plan().SetHang("/launch-");
+        const int64_t begun_ns = env.MonotonicNs();
+        const absl::Status closed = engine->Close(-1);
+        engine.reset();
+        closing_ns[static_cast<size_t>(rank)] = env.MonotonicNs() - begun_ns;
+        // What was left behind ends, on an Env that is still there.
+        env.plan().SetHang(std::nullopt);
+        env.SleepNs(10 * base::kSecondNs);
+        return closed;
+      }();
+    });
+  }
+  REQUIRE(world.Run().ok());
+  RequireOk(statuses);
+  for (const int64_t ns : closing_ns) REQUIRE(ns < 10 * base::kSecondNs);
+  REQUIRE(world.NewProcess("reader").files().List("/ckpt/meeting").value().empty());
+}
+
 TEST_CASE("An engine that reads takes nothing over and does not save", "[engine]") {
   const ScratchDirectory scratch;
   const std::unique_ptr<Engine> trainer = Engine::Open(OpenOptions(scratch, 0, 1)).value();
