@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -81,19 +82,20 @@ absl::Status Filler::Plan() {
   }
   LAMINA_ASSIGN_OR_RETURN(const plan::RankDescription description, plan::Describe(targets_, {}));
   LAMINA_ASSIGN_OR_RETURN(reads_, plan::PlanRestore(reader_->catalog(), description.entries));
-  for (const plan::BoxRead& read : reads_) LAMINA_RETURN_IF_ERROR(AddChunks(read));
+  tables_.reserve(reads_.size());
+  for (size_t i = 0; i < reads_.size(); ++i) LAMINA_RETURN_IF_ERROR(AddChunks(i));
   return absl::OkStatus();
 }
 
 absl::Status Filler::Check() {
   return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i, Scratch& scratch) -> absl::Status {
-    return Read(tasks_[i], scratch.OfSize(tasks_[i].record.raw_bytes));
+    return Read(tasks_[i], scratch.OfSize(RecordOf(tasks_[i]).raw_bytes));
   });
 }
 
 absl::Status Filler::Fill() {
   return ForEachInParallel(env_, task_count_, tasks_.size(), [this](size_t i, Scratch& scratch) -> absl::Status {
-    const std::span<std::byte> bytes = scratch.OfSize(tasks_[i].record.raw_bytes);
+    const std::span<std::byte> bytes = scratch.OfSize(RecordOf(tasks_[i]).raw_bytes);
     LAMINA_RETURN_IF_ERROR(Read(tasks_[i], bytes));
     if (!BeginCopy()) return absl::CancelledError("the restore was given up");
     const absl::Cleanup end = [this] { EndCopy(); };
@@ -122,7 +124,7 @@ void Filler::LeaveTargets() {
 
 int64_t Filler::bytes() const {
   int64_t bytes = 0;
-  for (const ChunkTask& task : tasks_) bytes += task.record.raw_bytes;
+  for (const ChunkTask& task : tasks_) bytes += RecordOf(task).raw_bytes;
   return bytes;
 }
 
@@ -132,33 +134,40 @@ const format::CatalogTensor& Filler::TensorOf(const plan::BoxRead& read) const {
 
 format::StoredBox Filler::StoredOf(const plan::BoxRead& read) const { return TensorOf(read).boxes[static_cast<size_t>(read.stored_box)]; }
 
-absl::Status Filler::AddChunks(const plan::BoxRead& read) {
+absl::Status Filler::AddChunks(size_t ordinal) {
+  const plan::BoxRead& read = reads_[ordinal];
   const format::StoredBox stored = StoredOf(read);
   const int64_t element_bytes = DTypeBytes(TensorOf(read).dtype);
   LAMINA_ASSIGN_OR_RETURN(
       const std::vector<format::ChunkRecord> chunks,
       reader_->Table(stored.writer, stored.table, shard::ElementCount(stored.box.extent) * element_bytes, element_bytes));
-  for (size_t ordinal = 0; ordinal < chunks.size(); ++ordinal) {
-    const format::ChunkRecord& chunk = chunks[ordinal];
-    const bool wanted = std::any_of(read.parts.begin(), read.parts.end(), [&](const plan::TargetPart& part) {
+  const auto wanted = [&](const format::ChunkRecord& chunk) {
+    return std::any_of(read.parts.begin(), read.parts.end(), [&](const plan::TargetPart& part) {
       return plan::ChunkTouches(stored.box, static_cast<int64_t>(chunk.element_begin), chunk.raw_bytes / element_bytes, part.common);
     });
-    if (wanted) tasks_.push_back({&read, chunk, ordinal});
+  };
+  const auto begin = std::find_if(chunks.begin(), chunks.end(), wanted);
+  const auto end = std::find_if(chunks.rbegin(), std::make_reverse_iterator(begin), wanted).base();
+  for (auto chunk = begin; chunk != end; ++chunk) {
+    if (wanted(*chunk)) tasks_.push_back({static_cast<uint32_t>(ordinal), static_cast<uint32_t>(chunk - begin)});
   }
+  tables_.push_back({static_cast<size_t>(begin - chunks.begin()), {begin, end}});
   return absl::OkStatus();
 }
 
 absl::Status Filler::Read(const ChunkTask& task, std::span<std::byte> raw) {
-  return reader_->ReadChunk(StoredOf(*task.read).writer, task.record, TensorOf(*task.read).name, task.ordinal, raw);
+  const plan::BoxRead& read = reads_[task.read];
+  return reader_->ReadChunk(StoredOf(read).writer, RecordOf(task), TensorOf(read).name, tables_[task.read].first + task.chunk, raw);
 }
 
 void Filler::Copy(const ChunkTask& task, std::span<const std::byte> raw) {
-  const format::StoredBox stored = StoredOf(*task.read);
-  const int64_t element_bytes = DTypeBytes(TensorOf(*task.read).dtype);
-  for (const plan::TargetPart& part : task.read->parts) {
+  const plan::BoxRead& read = reads_[task.read];
+  const format::StoredBox stored = StoredOf(read);
+  const int64_t element_bytes = DTypeBytes(TensorOf(read).dtype);
+  for (const plan::TargetPart& part : read.parts) {
     const BoxView& target = targets_[static_cast<size_t>(part.entry)].boxes[static_cast<size_t>(part.box)];
     plan::ForEachRunOfChunk(
-        stored.box, static_cast<int64_t>(task.record.element_begin), static_cast<int64_t>(raw.size()) / element_bytes, part.common,
+        stored.box, static_cast<int64_t>(RecordOf(task).element_begin), static_cast<int64_t>(raw.size()) / element_bytes, part.common,
         target.box, [&](int64_t chunk_element, int64_t target_element, int64_t count) {
           Scatter(target, element_bytes, target_element,
                   raw.subspan(static_cast<size_t>(chunk_element * element_bytes), static_cast<size_t>(count * element_bytes)));

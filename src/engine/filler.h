@@ -33,16 +33,21 @@ class Filler {
   int64_t bytes() const;  // of the chunks that are read
 
  private:
-  // A chunk that is read, and what it is for.
+  // The chunks of a table from the first that is wanted to the last.
+  struct TablePart {
+    size_t first = 0;
+    std::vector<format::ChunkRecord> chunks;
+  };
+  // A chunk that is read. As small as may be: there may be many millions of them.
   struct ChunkTask {
-    const plan::BoxRead* read = nullptr;
-    format::ChunkRecord record;
-    size_t ordinal = 0;
+    uint32_t read = 0;   // what it is for
+    uint32_t chunk = 0;  // of that one's part of its table
   };
 
   const format::CatalogTensor& TensorOf(const plan::BoxRead& read) const;
   format::StoredBox StoredOf(const plan::BoxRead& read) const;
-  absl::Status AddChunks(const plan::BoxRead& read);
+  absl::Status AddChunks(size_t ordinal);
+  const format::ChunkRecord& RecordOf(const ChunkTask& task) const { return tables_[task.read].chunks[task.chunk]; }
   absl::Status Read(const ChunkTask& task, std::span<std::byte> raw);
   void Copy(const ChunkTask& task, std::span<const std::byte> raw);
 
@@ -51,6 +56,7 @@ class Filler {
   const std::vector<TensorView> targets_;
   const int32_t task_count_;
   std::vector<plan::BoxRead> reads_;
+  std::vector<TablePart> tables_;  // of each read
   std::vector<ChunkTask> tasks_;
 
   bool BeginCopy();
