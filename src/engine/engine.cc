@@ -27,6 +27,19 @@ constexpr int kProbeTries = 5;
 constexpr int64_t kProbePauseNs = 100 * base::kMillisecondNs;
 constexpr int64_t kStorageGraceNs = 5 * base::kSecondNs;  // for what is about to end when an engine closes
 
+struct Room {
+  std::optional<env::FileSystemInfo> capacity;
+  int64_t steps_held = 0;  // with those that wait to be deleted
+};
+
+absl::StatusOr<Room> LookAtRoom(tier::Tier& tier) {
+  Room room;
+  LAMINA_ASSIGN_OR_RETURN(room.capacity, tier.Capacity());
+  const absl::StatusOr<std::vector<std::string>> steps = tier.ListNames(format::kStepsPrefix);
+  if (steps.ok()) room.steps_held = static_cast<int64_t>(steps->size());
+  return room;
+}
+
 }  // namespace
 
 EngineImpl::Active::Active(EngineImpl& engine) : engine_(engine) {
@@ -388,14 +401,13 @@ absl::Status EngineImpl::CheckRoom(const SaveJob& job, int64_t deadline_ns) {
   return agreement_
       .Assemble(job.key + "/first/room", what, kSaveDeadlineS, absl::OkStatus(),
                 [&]() -> absl::StatusOr<std::string> {
-                  using Room = std::optional<env::FileSystemInfo>;
                   const absl::StatusOr<Room> room = ValueInTime<Room>(runtime_.env, deadline_ns, what, HoldForStorage(),
-                                                                      [&tier = runtime_.tier] { return tier.Capacity(); });
+                                                                      [&tier = runtime_.tier] { return LookAtRoom(tier); });
                   if (absl::IsDeadlineExceeded(room.status())) return room.status();
-                  if (!room.ok() || !room->has_value()) return std::string();  // one that does not tell is tried
+                  if (!room.ok() || !room->capacity.has_value()) return std::string();  // one that does not tell is tried
                   const StateSize size{job.plans->plan.state_bytes, 0};
                   const auto warn = [&](std::string text) { Post(EventKind::kFallback, job, 0, 0, std::move(text)); };
-                  LAMINA_RETURN_IF_ERROR(FirstFailure(JudgeRoom(**room, options_.root, options_, size), warn));
+                  LAMINA_RETURN_IF_ERROR(FirstFailure(JudgeRoom(*room->capacity, options_.root, options_, size, room->steps_held), warn));
                   return std::string();
                 })
       .status();

@@ -15,6 +15,7 @@
 #include "engine/memory_budget.h"
 #include "engine/runtime.h"
 #include "env/posix_env.h"
+#include "format/paths.h"
 #include "snapshot/snapshotter.h"
 #include "tier/file_names.h"
 
@@ -207,17 +208,44 @@ std::vector<Finding> JudgeProbe(const tier::FileProbe& probe, const std::string&
   return findings;
 }
 
-std::vector<Finding> JudgeRoom(const env::FileSystemInfo& room, const std::string& root, const Options& options, const StateSize& size) {
+namespace {
+
+// What a save needs room for besides itself, as more saves of its size.
+struct SavesWanted {
+  int64_t count = 0;
+  std::string what;
+  std::string advice = "free room there, drop steps that nobody needs, or use another root";
+};
+
+SavesWanted WantedSaves(const Options& options, int64_t steps_held) {
+  const int64_t in_flight = options.saves_in_flight_max;
+  SavesWanted wanted{.count = in_flight + 1, .what = "the last one, and those in flight"};
+  if (options.keep == 0) return wanted;
+  const bool grace = options.gc_grace_s > 0;
+  const int64_t to_come = options.keep + in_flight + (grace ? 1 : 0) - steps_held;
+  if (to_come <= wanted.count) return wanted;
+  wanted.count = to_come;
+  wanted.what = absl::StrCat("the ", options.keep, " that keep leaves, ", in_flight, " in flight");
+  if (grace) absl::StrAppend(&wanted.what, ", and one whose files stay for gc_grace_s (", options.gc_grace_s, " s)");
+  if (steps_held > 0) absl::StrAppend(&wanted.what, ", less ", steps_held, " steps that are there already");
+  absl::StrAppend(&wanted.advice, ", or lower keep; more than one save within gc_grace_s needs more room yet");
+  return wanted;
+}
+
+}  // namespace
+
+std::vector<Finding> JudgeRoom(const env::FileSystemInfo& room, const std::string& root, const Options& options, const StateSize& size,
+                               int64_t steps_held) {
   std::vector<Finding> findings;
-  const int64_t saves_wanted = options.saves_in_flight_max + 1;
-  const std::string advice = absl::StrCat("free room there, drop steps that nobody needs, or use another root");
+  const SavesWanted wanted = WantedSaves(options, steps_held);
+  const std::string& advice = wanted.advice;
   Finding space = Fine("space", absl::StrCat(Size(room.bytes_available), " free of ", Size(room.bytes_total), " at ", Quoted(root)));
   if (size.job_bytes > 0) {
     const int64_t saves = room.bytes_available / size.job_bytes;
     absl::StrAppend(&space.found, ", room for ", saves > kManySaves ? absl::StrCat("more than ", kManySaves) : absl::StrCat(saves),
                     saves == 1 ? " save" : " saves");
-    space.expected = absl::StrCat("room for ", saves_wanted, " saves of ", Size(size.job_bytes), ": the last one, and those in flight");
-    if (saves < saves_wanted) Warn(space, advice);
+    space.expected = absl::StrCat("room for ", wanted.count, " saves of ", Size(size.job_bytes), ": ", wanted.what);
+    if (saves < wanted.count) Warn(space, advice);
     if (saves < 1) Fail(space, absl::StatusCode::kResourceExhausted, advice);
   } else if (room.bytes_available < kFewBytes) {
     space.expected = absl::StrCat(Size(kFewBytes), " or more");
@@ -261,7 +289,9 @@ std::vector<Finding> Preflight(env::Env& env, const Options& options, const Stat
   const tier::FileProbe probe = tier::ProbeFiles(env, options.root);
   std::vector<Finding> findings = JudgeProbe(probe, options.root);
   if (const absl::StatusOr<env::FileSystemInfo> room = env.files().Capacity(probe.directory); room.ok()) {
-    for (Finding& finding : JudgeRoom(*room, options.root, options, size)) findings.push_back(std::move(finding));
+    const auto steps = env.files().List(tier::JoinName(options.root, format::kStepsPrefix));
+    const int64_t steps_held = steps.ok() ? static_cast<int64_t>(steps->size()) : 0;
+    for (Finding& finding : JudgeRoom(*room, options.root, options, size, steps_held)) findings.push_back(std::move(finding));
   } else if (probe.writable.ok()) {
     findings.push_back(Fail("space", room.status(), "the file system tells its room", AdviceFor(room.status())));
   }

@@ -18,8 +18,9 @@ std::vector<Finding> Preflight(env::Env& env, const Options& options, const Stat
 
 // Whether the log can be kept there.
 std::vector<Finding> JudgeProbe(const tier::FileProbe& probe, const std::string& root);
-// Whether saves of this size find room.
-std::vector<Finding> JudgeRoom(const env::FileSystemInfo& room, const std::string& root, const Options& options, const StateSize& size);
+// Whether saves of this size find room. `steps_held` are in the root already, and count for what `keep` will need.
+std::vector<Finding> JudgeRoom(const env::FileSystemInfo& room, const std::string& root, const Options& options, const StateSize& size,
+                               int64_t steps_held = 0);
 // Whether copies of this size find memory.
 Finding JudgeMemory(env::Env& env, const Options& options, const StateSize& size);
 

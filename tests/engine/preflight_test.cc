@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <filesystem>
+#include <limits>
 
 #include "env/fault_env.h"
 #include "env/posix_env.h"
@@ -153,6 +154,33 @@ TEST_CASE("Room is judged by the state's bytes and the ranks' files", "[engine]"
   CHECK(level(300 * kMB, 5999, kMB, "inodes") == FindingLevel::kWarn);
   CHECK(level(300 * kMB, 5, kMB, "inodes") == FindingLevel::kFail);
   CHECK(JudgeRoom({.bytes_total = 10, .bytes_available = 5}, "/r", place.options, {4, 4}).size() == 1);
+}
+
+TEST_CASE("Room that holds the next saves and not what keep will need is a warning with the figures", "[engine]") {
+  Place place;
+  place.options.keep = 5;
+  const auto space = [&](int64_t bytes, int64_t steps_held) {
+    const env::FileSystemInfo room{.bytes_total = 1000 * kMB, .bytes_available = bytes};
+    return JudgeRoom(room, "/r", place.options, {100 * kMB, 100 * kMB}, steps_held).front();
+  };
+  CHECK(space(800 * kMB, 0).level == FindingLevel::kOk);  // 5 kept, 2 in flight, 1 that waits for grace
+  const Finding few = space(799 * kMB, 0);
+  REQUIRE(few.level == FindingLevel::kWarn);
+  CHECK(few.found.find("room for 7 saves") != std::string::npos);
+  CHECK(few.expected ==
+        "room for 8 saves of 100.0 MB: the 5 that keep leaves, 2 in flight, and one whose files stay for gc_grace_s (600 s)");
+  CHECK(few.advice.find("lower keep") != std::string::npos);
+  CHECK(space(400 * kMB, 4).level == FindingLevel::kOk);
+  const Finding fewer = space(399 * kMB, 4);
+  CHECK(fewer.level == FindingLevel::kWarn);
+  CHECK(fewer.expected.find("less 4 steps that are there already") != std::string::npos);
+  CHECK(space(300 * kMB, 100).level == FindingLevel::kOk);  // a job that goes on
+  CHECK(space(99 * kMB, 100).level == FindingLevel::kFail);
+  place.options.gc_grace_s = 0;
+  CHECK(space(700 * kMB, 0).level == FindingLevel::kOk);
+  CHECK(space(699 * kMB, 0).level == FindingLevel::kWarn);
+  place.options.keep = std::numeric_limits<int32_t>::max();
+  CHECK(space(699 * kMB, 0).level == FindingLevel::kWarn);
 }
 
 TEST_CASE("Memory is judged by the copies that the ranks of a machine hold", "[engine]") {
