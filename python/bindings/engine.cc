@@ -153,7 +153,8 @@ class PyEngine {
     } else {
       parts_->coordinator = std::make_unique<coord::InProcessCoordinator>(parts_->machine->env(), parts_->hub);
     }
-    parts_->dispatcher = std::make_unique<hooks::Dispatcher>(parts_->machine->env(), kEventCapacity, [](const std::string&) {});
+    // Of hooks in Python those that stall are the business of their own threads; the mailbox returns.
+    parts_->dispatcher = std::make_unique<hooks::Dispatcher>(parts_->machine->env(), kEventCapacity, env::kForeverNs);
     parts_->dispatcher->AddHook(parts_->mailbox);
     RaiseIfError(parts_->dispatcher->Start());
     parts_->verdicts = std::make_unique<hooks::Verdicts>(parts_->machine->env(), static_cast<int64_t>(known.verdict_timeout_s * 1e9),

@@ -9,6 +9,7 @@
 #include "coord/file_meeting.h"
 #include "coord/in_process.h"
 #include "device/host_device.h"
+#include "engine/agreement.h"
 #include "engine/in_time.h"
 #include "engine/runtime.h"
 #include "env/posix_env.h"
@@ -33,8 +34,8 @@ struct Parts {
         tier(env, options.root, queue),
         alone(env, hub),
         device(env),
-        events(env, kEventsMax, [](const std::string&) {}),
-        verdicts(env, static_cast<int64_t>(options.verdict_timeout_s * 1e9), [this, rank = options.rank](std::string line) {
+        events(env, kEventsMax, SecondsToNs(options.verdict_timeout_s)),
+        verdicts(env, SecondsToNs(options.verdict_timeout_s), [this, rank = options.rank](std::string line) {
           Event event;
           event.kind = EventKind::kFallback;
           event.rank = rank;
@@ -82,7 +83,7 @@ class StandingEngine : public Engine {
   std::unique_ptr<Parts> parts_;
 
   // Work that uses the Env goes on behind a deadline.
-  bool LeavesWorkBehind() const { return left_behind_.use_count() > 1; }
+  bool LeavesWorkBehind() const { return left_behind_.use_count() > 1 || parts_->events.LeavesBehind(); }
 
  private:
   // The saves have their outcomes, whatever becomes of the files that the ranks spoke through; a later launch removes those.
@@ -132,9 +133,9 @@ class ProcessEngine final : public StandingEngine {
       closed = Close(0).ok();
     }
     // What hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
+    if (!closed || LeavesWorkBehind()) static_cast<void>(env_.release());
     if (!closed) static_cast<void>(parts_.release());
     parts_.reset();  // before the env that it stands on
-    if (!closed || LeavesWorkBehind()) static_cast<void>(env_.release());
   }
 
  private:

@@ -1,6 +1,7 @@
 // Engine::Open and Restore by name: on this machine by threads that stand for processes, and between simulated processes that die.
 #include "engine/open.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 
 #include "base/units.h"
@@ -250,6 +251,48 @@ TEST_CASE("A write that stands still is told once, and the save goes on", "[engi
   INFO(status);
   REQUIRE(status.ok());
   REQUIRE(std::count(recorder->names_.begin(), recorder->names_.end(), "IoSlow") == 1);
+}
+
+// Is still at the first event when it is let go.
+class StallingHook final : public Hook {
+ public:
+  explicit StallingHook(env::Env& env) : env_(env) {}
+  void OnEvent(const Event&) override {
+    while (!released_) env_.SleepNs(base::kSecondNs);
+  }
+  std::atomic<bool> released_ = false;
+
+ private:
+  env::Env& env_;
+};
+
+TEST_CASE("A hook that does not return holds up neither a save nor the end, and is told of to the others", "[engine]") {
+  const auto recorder = std::make_shared<Recorder>();
+  absl::Status status = absl::UnknownError("did not end");
+  int64_t closing_ns = -1;
+  env::SimWorld world({});
+  world.Start(world.NewProcess("trainer"), [&](env::Env& env) {
+    const auto stalling = std::make_shared<StallingHook>(env);
+    status = [&]() -> absl::Status {
+      LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                              engine::OpenOn(env, testing::JobOptions(testing::kSimRoot, 0, 1), {stalling, recorder}));
+      RankState state(0, 1);
+      LAMINA_RETURN_IF_ERROR(SaveAt(*engine, state, {1, 1}));
+      const int64_t begun_ns = env.MonotonicNs();
+      LAMINA_RETURN_IF_ERROR(engine->Close(-1));
+      engine.reset();
+      closing_ns = env.MonotonicNs() - begun_ns;
+      return absl::OkStatus();
+    }();
+    stalling->released_ = true;
+    env.SleepNs(10 * base::kSecondNs);
+  });
+  REQUIRE(world.Run().ok());
+  INFO(status);
+  REQUIRE(status.ok());
+  REQUIRE(closing_ns < 60 * base::kSecondNs);
+  REQUIRE(recorder->names_ == std::vector<std::string>{"SaveBegin", "SnapshotDone", "WriteDone", "Committed", "Fallback"});
+  REQUIRE_THAT(recorder->fallbacks_[0], Catch::Contains("SaveBegin of step 1 has not returned within 30000 ms"));
 }
 
 TEST_CASE("A lease that is not renewed is told once until it is, and no save fails by it", "[engine]") {
