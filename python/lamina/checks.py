@@ -132,7 +132,7 @@ def _shared_path(ranks: Ranks, root: str) -> Finding:
     """Whether a file that rank 0 makes is seen by all, and one of each machine's first rank by rank 0. Collective."""
     place = root if os.path.isdir(root) else os.path.dirname(root)
     hosts = ranks.gather(socket.gethostname().encode())
-    name, told = f".tmp-{secrets.token_hex(8)}", secrets.token_hex(16)
+    name, told = f".lamina-{secrets.token_hex(8)}", secrets.token_hex(16)
     mine = os.path.join(place, name) if hosts.index(hosts[ranks.rank]) == ranks.rank else ""
     if mine:
         try:

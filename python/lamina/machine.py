@@ -120,7 +120,7 @@ def _objections(mount: Mount) -> Iterator[tuple[str, str, str]]:
 
 def direct_io(directory: str) -> Finding:
     """Whether files can be written past the page cache. This version does not need it."""
-    path = os.path.join(directory, f".tmp-{secrets.token_hex(8)}")
+    path = os.path.join(directory, f".lamina-{secrets.token_hex(8)}")
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_DIRECT, 0o666)
         try:

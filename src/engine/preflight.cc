@@ -117,14 +117,14 @@ absl::Status WriteSample(env::Env& env, env::File& file, int64_t sample_bytes, M
 }
 
 absl::StatusOr<MeasuredSpeed> MeasureWrites(env::Env& env, const std::string& directory, int64_t sample_bytes) {
-  const std::string path = tier::TemporaryPath(env, directory);
+  const std::string path = tier::TrialPath(env, directory);
   MeasuredSpeed speed;
   absl::Status status;
   {
     LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<env::File> file, env.files().CreateNew(path));
     status = WriteSample(env, *file, sample_bytes, speed);
   }
-  env.files().Unlink(path).IgnoreError();  // a leftover that a claim removes
+  env.files().Unlink(path).IgnoreError();  // a leftover that a claim or a later probe removes
   LAMINA_RETURN_IF_ERROR(status);
   return speed;
 }

@@ -48,7 +48,7 @@ class Trial {
   }
 
  private:
-  std::string NewName() { return names_.emplace_back(TemporaryPath(env_, directory_)); }
+  std::string NewName() { return names_.emplace_back(TrialPath(env_, directory_)); }
 
   // OK when the call was refused because of the name, and the file of that name is what it was.
   absl::Status Refused(const absl::Status& status, const std::string& taken, std::string_view what) {
@@ -92,7 +92,11 @@ FileProbe ProbeFiles(env::Env& env, const std::string& root) {
   }
   FileProbe probe;
   probe.directory = directory;
-  if (const absl::StatusOr<env::FileInfo> info = files.Stat(*own); info.ok()) probe.clock_ahead_ns = info->modified_ns - now_ns;
+  if (const absl::StatusOr<env::FileInfo> info = files.Stat(*own); info.ok()) {
+    probe.clock_ahead_ns = info->modified_ns - now_ns;
+    // A claim looks after the root alone.
+    RemoveOld(files, DirectoryOf(root), IsTrial, info->modified_ns, kLeftoverAgeNs).IgnoreError();
+  }
   probe.exclusive_create = trial.TryExclusiveCreate(*own);
   probe.link = trial.TryPublish(*own, "linking a file to a name that is taken",
                                 [&](const std::string& from, const std::string& to) { return files.Link(from, to); });

@@ -20,7 +20,8 @@ struct FileProbe {
   int64_t clock_ahead_ns = 0;     // of the file server over this machine; as coarse as the file system's times
 };
 
-// A few files of no length, two syncs. What it made is removed, or else is a leftover that a claim removes.
+// A few files of no length, two syncs. What it made is removed, or else is a leftover: one in the root goes with a claim, one beside the
+// root, as of a process that was killed, with the next probe a day later.
 FileProbe ProbeFiles(env::Env& env, const std::string& root);
 // OK when a name can be put where none is, which takes one of link and rename; else what is missing.
 absl::Status PutsIfAbsent(const FileProbe& probe);

@@ -232,26 +232,14 @@ absl::StatusOr<int64_t> FileTier::RemoveLeftovers(std::string_view prefix, int64
   LAMINA_RETURN_IF_ERROR(CheckPrefix(prefix));
   if (!prefix.empty()) LAMINA_RETURN_IF_ERROR(CheckLevels(JoinName(prefix, "")));
   const std::string directory = PathOf(prefix);
-  const absl::StatusOr<std::vector<env::DirectoryEntry>> entries = files_.List(directory);
-  if (absl::IsNotFound(entries.status())) return 0;
-  LAMINA_RETURN_IF_ERROR(entries.status());
   // A new file's time is the present by the server's clock.
-  LAMINA_ASSIGN_OR_RETURN(const std::string probe, WriteTemporary(directory, ""));
-  const absl::StatusOr<env::FileInfo> now = files_.Stat(probe);
-  LAMINA_RETURN_IF_ERROR(files_.Unlink(probe));
+  const absl::StatusOr<std::string> probe = WriteTemporary(directory, "");
+  if (absl::IsNotFound(probe.status())) return 0;
+  LAMINA_RETURN_IF_ERROR(probe.status());
+  const absl::StatusOr<env::FileInfo> now = files_.Stat(*probe);
+  LAMINA_RETURN_IF_ERROR(files_.Unlink(*probe));
   LAMINA_RETURN_IF_ERROR(now.status());
-  int64_t removed = 0;
-  for (const env::DirectoryEntry& entry : *entries) {
-    if (entry.kind != env::FileKind::kFile || !IsTemporary(entry.name)) continue;
-    const std::string path = JoinName(directory, entry.name);
-    const absl::StatusOr<env::FileInfo> info = files_.Stat(path);
-    if (!info.ok() && absl::IsNotFound(info.status())) continue;
-    LAMINA_RETURN_IF_ERROR(info.status());
-    if (now->modified_ns - info->modified_ns < age_ns) continue;
-    if (const absl::Status status = files_.Unlink(path); !status.ok() && !absl::IsNotFound(status)) return status;
-    ++removed;
-  }
-  return removed;
+  return RemoveOld(files_, directory, IsTemporary, now->modified_ns, age_ns);
 }
 
 absl::Status FileTier::RemovePrefix(std::string_view prefix) {

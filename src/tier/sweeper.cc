@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "format/catalog.h"
 #include "format/version.h"
+#include "tier/file_names.h"
 #include "tier/step_table.h"
 #include "tier/takeover.h"
 
@@ -19,8 +20,6 @@ using format::AttemptId;
 using format::LogRecord;
 using format::StepEntry;
 using format::StepState;
-
-constexpr int64_t kLeftoverAgeNs = 24 * 3600 * base::kSecondNs;
 
 std::string PrefixOf(std::string_view path) { return std::string(path.substr(0, path.rfind('/'))); }
 

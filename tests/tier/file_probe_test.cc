@@ -2,7 +2,9 @@
 
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 
 #include "base/status.h"
 #include "env/fault_env.h"
@@ -83,6 +85,30 @@ TEST_CASE("A local file system may hold a root, which the probe leaves as it was
   CHECK(std::abs(probe.clock_ahead_ns) < int64_t{60} * 1'000'000'000);
   CHECK(fs::exists(place.root) == exists);
   CHECK(fs::is_empty(probe.directory));
+}
+
+TEST_CASE("What a probe that was killed left beside the root goes with one a day later, and nothing else does", "[tier]") {
+  Place place;
+  if (GENERATE(false, true)) fs::create_directory(place.root);
+  const std::string& parent = place.scratch.path();
+  const auto make = [&](const std::string& name, int hours) {
+    std::ofstream(parent + "/" + name) << "bytes";
+    fs::last_write_time(parent + "/" + name, fs::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  make(".lamina-0123456789abcdef", 25);
+  make(".lamina-0123456789abcdee", 23);  // another job's, perhaps under way
+  make(".tmp-0123456789abcdef", 25);     // whose, nobody knows
+  make(".lamina-notes", 25);
+  fs::create_directory(parent + "/.lamina-00000000000000aa");
+  fs::create_symlink(parent + "/.lamina-notes", parent + "/.lamina-00000000000000bb");
+  fs::last_write_time(parent + "/.lamina-00000000000000aa", fs::file_time_type::clock::now() - std::chrono::hours(25));
+  CHECK(PutsIfAbsent(ProbeFiles(place.env, place.root)).ok());
+  CHECK_FALSE(fs::exists(parent + "/.lamina-0123456789abcdef"));
+  for (const char* name : {".lamina-0123456789abcdee", ".tmp-0123456789abcdef", ".lamina-notes", ".lamina-00000000000000aa"}) {
+    CAPTURE(name);
+    CHECK(fs::exists(parent + "/" + name));
+  }
+  CHECK(fs::is_symlink(parent + "/.lamina-00000000000000bb"));
 }
 
 TEST_CASE("One of links and renaming without replacing is enough for a root", "[tier]") {
