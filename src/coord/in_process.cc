@@ -19,6 +19,13 @@ size_t InProcessHub::key_count() const {
   return values_.size();
 }
 
+std::vector<std::string> InProcessHub::Keys() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : values_) keys.push_back(key);
+  return keys;
+}
+
 int64_t InProcessHub::delay_ns() const {
   const std::lock_guard lock(mutex_);
   return delay_ns_;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -24,6 +25,7 @@ class InProcessHub {
   // Every operation takes this long before it takes effect.
   void SetDelayNs(int64_t delay_ns);
   size_t key_count() const;
+  std::vector<std::string> Keys() const;  // sorted
 
  private:
   friend class InProcessCoordinator;

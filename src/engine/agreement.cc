@@ -161,11 +161,17 @@ Agreement::Agreement(env::Env& env, coord::Coordinator& coordinator, const Optio
       rank_count_(options.rank_count),
       beat_ns_(SecondsToNs(options.beat_s)),
       beat_timeout_ns_(SecondsToNs(options.beat_timeout_s)),
-      sign_of_life_(std::move(sign_of_life)) {}
+      sign_of_life_(std::move(sign_of_life)),
+      mutex_(env) {}
 
 absl::Status Agreement::Say(const std::string& key, std::string_view value) {
-  if (value.size() <= kMessageBytes) return coordinator_.Set(Full(key), absl::StrCat(std::string(1, kWholeTag), std::string(value)));
-  const uint64_t parts = (value.size() + kMessageBytes - 1) / kMessageBytes;
+  const uint64_t parts = value.size() <= kMessageBytes ? 0 : (value.size() + kMessageBytes - 1) / kMessageBytes;
+  {
+    const env::MutexLock lock(mutex_);  // first: a call that fails may have had its effect
+    uint64_t& said = said_[key];
+    said = std::max(said, parts);
+  }
+  if (parts == 0) return coordinator_.Set(Full(key), absl::StrCat(std::string(1, kWholeTag), std::string(value)));
   for (uint64_t part = 0; part < parts; ++part) {
     LAMINA_RETURN_IF_ERROR(coordinator_.Set(Full(PartKey(key, part)), value.substr(part * kMessageBytes, kMessageBytes)));
   }
@@ -193,11 +199,18 @@ absl::StatusOr<std::optional<std::string>> Agreement::Look(const std::string& ke
   return std::optional<std::string>(std::move(value));
 }
 
-void Agreement::Forget(const std::string& key) {
-  const absl::StatusOr<std::optional<std::string>> head = coordinator_.Get(Full(key));
-  coordinator_.Delete(Full(key)).IgnoreError();
-  const uint64_t parts = head.ok() && head->has_value() ? PartCountOf(**head) : 0;
-  for (uint64_t part = 0; part < parts; ++part) coordinator_.Delete(Full(PartKey(key, part))).IgnoreError();
+void Agreement::Forget(const std::string& prefix) {
+  std::map<std::string, uint64_t> past;
+  {
+    const env::MutexLock lock(mutex_);
+    for (auto each = said_.lower_bound(prefix); each != said_.end() && each->first.starts_with(prefix);) {
+      past.insert(said_.extract(each++));
+    }
+  }
+  for (const auto& [key, parts] : past) {
+    coordinator_.Delete(Full(key)).IgnoreError();
+    for (uint64_t part = 0; part < parts; ++part) coordinator_.Delete(Full(PartKey(key, part))).IgnoreError();
+  }
 }
 
 absl::Status Agreement::WaitFor(const std::string& what, const std::vector<int32_t>& ranks, const Patience& patience,

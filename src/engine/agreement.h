@@ -51,7 +51,8 @@ class Agreement {
 
   absl::Status Say(const std::string& key, std::string_view value);  // value of any size: split into parts
   absl::StatusOr<std::optional<std::string>> Look(const std::string& key);
-  void Forget(const std::string& key);  // with all its parts; best effort, since the job's end ends them
+  // Takes back what this rank has said under keys that start so; best effort, since the job's end ends them.
+  void Forget(const std::string& prefix);
   // Waits for what `from` says under `key`.
   absl::StatusOr<std::string> Hear(const std::string& key, int32_t from, const Patience& patience);
   // Waits for `key`/<rank> of every rank, in the order of ranks.
@@ -81,6 +82,8 @@ class Agreement {
   const int64_t beat_timeout_ns_;
   const SignOfLife sign_of_life_;
   uint64_t beat_count_ = 0;
+  env::Mutex mutex_;                                              // not held across a call of the coordinator
+  std::map<std::string, uint64_t> said_ ABSL_GUARDED_BY(mutex_);  // keys, and in how many parts
 };
 
 std::string NameRanks(const std::vector<int32_t>& ranks);  // "rank 3"; "ranks 1, 2 and 7"; at most 16 by number

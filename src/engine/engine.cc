@@ -235,7 +235,11 @@ absl::StatusOr<std::shared_ptr<SaveHandle>> EngineImpl::Save(const SaveRequest& 
     if (description.ok()) job.description = *std::move(description);
   }
   job.plans = PlansFor(job.number);
-  if (job.plans == nullptr) LAMINA_RETURN_IF_ERROR(Prologue(job, job.status));
+  if (job.plans == nullptr) {
+    const absl::Status met = Prologue(job, job.status);
+    if (!met.ok()) past_keys_.push_back(job.key);
+    LAMINA_RETURN_IF_ERROR(met);
+  }
   if (job.status.ok()) job.status = TakeSnapshot(job, request);
   const int64_t staged_ns = runtime_.env.MonotonicNs();
   if (job.status.ok()) Post(EventKind::kSnapshotDone, job, job.snapshot.layout.data_bytes, staged_ns - begun_ns, "");
@@ -355,6 +359,7 @@ absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
   };
   absl::StatusOr<std::string> answer = agreement_.Assemble(job.key + "/first", what, options_.begin_timeout_s, mine, claim);
   LAMINA_RETURN_IF_ERROR(answer.status());
+  ForgetPast();
   base::Reader reader(*answer);
   Claimed claimed;
   claimed.store.store_id = reader.Get<format::Digest>();
@@ -368,6 +373,12 @@ absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
   first_plans_ = job.plans;
   first_plans_number_ = job.number;
   return absl::OkStatus();
+}
+
+// When the ranks have come together: each is past what it did before.
+void EngineImpl::ForgetPast() {
+  for (const std::string& key : past_keys_) agreement_.Forget(key + "/");
+  past_keys_.clear();
 }
 
 absl::StatusOr<std::shared_ptr<const PlanSet>> EngineImpl::PlanTogether(const SaveJob& job) {
@@ -509,8 +520,10 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
   }
   const int64_t number = restore_count_++;
   const auto active = std::make_shared<Active>(*this);
-  LAMINA_RETURN_IF_ERROR(MeetAtRoot(absl::StrCat("restore/", number, "/root"), "restore, choosing the step", absl::OkStatus(),
-                                    DeadlineAfter(runtime_.env, options_.restore_seconds_max)));
+  const std::string key = absl::StrCat("restore/", number);
+  const absl::Cleanup end = [&] { past_keys_.push_back(key); };
+  LAMINA_RETURN_IF_ERROR(
+      MeetAtRoot(key + "/root", "restore, choosing the step", absl::OkStatus(), DeadlineAfter(runtime_.env, options_.restore_seconds_max)));
   auto run = std::make_unique<RestoreRun>(
       options_, runtime_, agreement_, number, step, [this] { return EnsureClaimed(/*for_first_save=*/false); },
       [this] { half_restored_ = true; },
@@ -531,6 +544,7 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
       },
       active, [this] { return HoldForStorage(); });
   LAMINA_RETURN_IF_ERROR(run->Begin());
+  ForgetPast();
   return std::unique_ptr<RestoreSession>(std::move(run));
 }
 

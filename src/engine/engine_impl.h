@@ -64,6 +64,7 @@ class EngineImpl final : public Engine {
   void RememberPlans(int64_t number, std::shared_ptr<const PlanSet> plans) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns);
   absl::Status Prologue(SaveJob& job, const absl::Status& mine);
+  void ForgetPast();
   absl::StatusOr<std::shared_ptr<const PlanSet>> PlanTogether(const SaveJob& job);
   // The cheap ones of Preflight's checks; a warning becomes an event.
   absl::Status CheckPlace();  // of the leader, before it claims: whether the log can be kept there
@@ -148,8 +149,9 @@ class EngineImpl final : public Engine {
   int64_t restore_count_ = 0;
   int64_t last_step_ = -1;
   int64_t restored_step_ = -1;
-  bool half_restored_ = false;   // the last restore has touched its targets, and has not ended well
-  bool root_is_shared_ = false;  // all ranks have seen so
+  bool half_restored_ = false;          // the last restore has touched its targets, and has not ended well
+  bool root_is_shared_ = false;         // all ranks have seen so
+  std::vector<std::string> past_keys_;  // of restores, and of saves that failed before they ran: what begins the keys
 
   std::unique_ptr<env::Task> save_task_;
   std::unique_ptr<env::Task> beat_task_;

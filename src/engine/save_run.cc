@@ -109,14 +109,7 @@ Patience SaveRun::Waiting(std::string_view what) const {
           }};
 }
 
-void SaveRun::Forget(Agreement& agreement, const std::string& job_key) {
-  const auto forget = [&](std::string_view name) { agreement.Forget(absl::StrCat(job_key, "/", std::string(name))); };
-  for (const char* name : {"ready/", "description/", "vote/", "failed/", "first/begin/", "first/description/"}) {
-    forget(absl::StrCat(name, agreement.rank()));
-  }
-  if (!agreement.IsLeader()) return;
-  for (const char* name : {"go", "description/all", "failed", "ended", "first/answer", "first/description/all"}) forget(name);
-}
+void SaveRun::Forget(Agreement& agreement, const std::string& job_key) { agreement.Forget(job_key + "/"); }
 
 RunResult SaveRun::Run() {
   callbacks_.set_phase("agreeing");

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "absl/strings/str_join.h"
 #include "testing/thread_job.h"
 
 namespace lamina {
@@ -318,6 +319,25 @@ TEST_CASE("A restore that failed does not count as one: what follows is no save"
   }
   RequireOk(job.End());
   REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{200, 1}, {100, 1}});
+}
+
+TEST_CASE("What ranks have said to each other is taken back once all are past it", "[engine]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 2);
+  int64_t step = 0;
+  const auto save = [&](int count) {
+    for (int i = 0; i < count; ++i) RequireOk(job.Save({step += 100, 1}));
+  };
+  for (const int count : {4, 3, 3}) {
+    RequireOk(job.Restore(std::nullopt));
+    save(count);
+  }
+  RequireOk(job.End());
+  const std::vector<std::string> keys = job.hub().Keys();
+  const std::string all = absl::StrJoin(keys, "\n");
+  INFO(all);
+  for (const char* part : {"/root/", "/first/", "/restore/"}) REQUIRE(all.find(part) == std::string::npos);
+  REQUIRE(keys.size() <= 16);  // of two saves, and the beats
 }
 
 TEST_CASE("A newer launch fences an older one at its next save", "[engine]") {

@@ -39,6 +39,7 @@ class ThreadJob {
   RankState& state(int32_t rank) { return states_[static_cast<size_t>(rank)]; }
   env::FaultPlan& faults(int32_t rank) { return envs_[static_cast<size_t>(rank)]->plan(); }
   env::Env& env() { return *posix_; }
+  coord::InProcessHub& hub() { return hub_; }
 
   // What each rank's body returned. Ranks not named in `ranks` stay away.
   std::vector<absl::Status> Each(const std::function<absl::Status(int32_t)>& body, std::vector<int32_t> ranks = {}) {
