@@ -1,6 +1,7 @@
 """lamina.per_rank and lamina.rng: what belongs to a rank stays there, and another number of ranks needs a rule (FC-25)."""
 
 import random
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 import lamina
-from lamina.errors import InvalidArgumentError, MismatchError, UnsupportedError
+from lamina import inline
+from lamina.errors import CorruptionError, InvalidArgumentError, MismatchError, UnsupportedError
 from lamina.matching import Match
 from lamina.per_rank import ranks_text
 from lamina.state import Capture
@@ -152,6 +154,99 @@ def test_generators_are_put_back_last() -> None:
     saved = saved_by([{"rng": lamina.Rng(), "z": Draws()}])
     expected = draws()
     restore(saved, lambda: {"rng": lamina.Rng(), "z": Draws()}, 0, 1)
+    assert draws() == expected
+
+
+def generators(**changed: Any) -> dict[str, Any]:
+    """What `Rng.capture` writes down, with other parts."""
+    twister = np.random.get_state(legacy=False)
+    there = {"python": random.getstate(), "numpy": twister, "torch": torch.get_rng_state(), "cuda": []}
+    return {**there, **changed}
+
+
+def twister(**changed: Any) -> dict[str, Any]:
+    state = np.random.get_state(legacy=False)
+    return {**state, "state": {**state["state"], **changed}}
+
+
+def torch_at(left: int, next_word: int, has_float: int = 0) -> torch.Tensor:
+    data = bytearray(torch.get_rng_state().numpy().tobytes())
+    struct.pack_into("=i", data, 8, left)
+    struct.pack_into("=Q", data, 16, next_word)
+    data[5052] = has_float
+    return torch.frombuffer(data, dtype=torch.uint8)
+
+
+HOSTILE_GENERATORS = {
+    "a number": lambda: 5,
+    "a list": list,
+    "one key more": lambda: generators(more=1),
+    **{f"no {key}": lambda key=key: {name: part for name, part in generators().items() if name != key} for key in generators()},
+    **{
+        f"numpy at {at}": lambda at=at: generators(numpy=twister(pos=at))
+        for at in (-(2 * 10**9), -5, -1, 625, 1000, 10**6, 2 * 10**9, 1 << 70)
+    },
+    "numpy at true": lambda: generators(numpy=twister(pos=True)),
+    "numpy of few words": lambda: generators(numpy=twister(key=np.zeros(10, "u4"))),
+    "numpy of other words": lambda: generators(numpy=twister(key=np.zeros(624, "i8"))),
+    "numpy of no words": lambda: generators(numpy=twister(key=3)),
+    "numpy without a state": lambda: generators(numpy={"bit_generator": "MT19937"}),
+    "numpy as a tuple": lambda: generators(numpy=np.random.get_state()),
+    "numpy without a normal number": lambda: generators(numpy={**twister(), "gauss": "x"}),
+    **{
+        f"torch at {at}, {left} to go": lambda at=at, left=left: generators(torch=torch_at(left, at))
+        for at, left in ((624, 624), (2, 624), (624, 2), (0, 0), (0, -1), (0, 625), (1 << 63, 1))
+    },
+    "torch with a flag of 2": lambda: generators(torch=torch_at(1, 0, has_float=2)),
+    "torch cut short": lambda: generators(torch=torch.zeros(5055, dtype=torch.uint8)),
+    "torch of other elements": lambda: generators(torch=torch.zeros(5056, dtype=torch.int8)),
+    "torch of no tensor": lambda: generators(torch=None),
+    "python of version 2": lambda: generators(python=(2, *random.getstate()[1:])),
+    "python at 625": lambda: generators(python=(3, (*random.getstate()[1][:-1], 625), None)),
+    "python with a text waiting": lambda: generators(python=(3, random.getstate()[1], "x")),
+    "python as a list": lambda: generators(python=list(random.getstate())),
+    "cuda of a number": lambda: generators(cuda=1),
+    "cuda cut short": lambda: generators(cuda=[torch.zeros(15, dtype=torch.uint8)]),
+    "cuda at an odd offset": lambda: generators(cuda=[torch.ones(16, dtype=torch.uint8)]),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_GENERATORS)
+def test_generators_that_none_could_be_are_damage_before_anything_is_touched(what: str) -> None:
+    tree, places = saved_by([{"rng": lamina.Rng(), "w": 1}])
+    places[0]["rng"]["rng"] = inline.encode(HOSTILE_GENERATORS[what]())
+    with pytest.raises(CorruptionError, match=r"^rng: the random generators of rank 0"):
+        Match({"rng": lamina.Rng(), "w": 2}, [], tree, places, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["PCG64", "PCG64DXSM", "Philox", "SFC64"])
+def test_another_generator_of_numpy_comes_back_where_it_is_in_use(name: str) -> None:
+    saved = saved_by([{"rng": lamina.Rng()}])
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(getattr(np.random, name)(7))
+        with pytest.raises(UnsupportedError, match=f"^rng: .*MT19937.*{name}"):
+            Match({"rng": lamina.Rng()}, [], *saved, 0, 1)
+        saved, expected = saved_by([{"rng": lamina.Rng()}]), draws()
+        restore(saved, lambda: {"rng": lamina.Rng()}, 0, 1)
+        assert draws() == expected
+        if name == "Philox":
+            for at in (-1, 5):
+                state = {**np.random.get_state(legacy=False), "buffer_pos": at}
+                saved[1][0]["rng"]["rng"] = inline.encode(generators(numpy=state))
+                with pytest.raises(CorruptionError, match="numpy stands at"):
+                    Match({"rng": lamina.Rng()}, [], *saved, 0, 1)
+    finally:
+        np.random.set_bit_generator(before)
+
+
+@pytest.mark.parametrize("count", [0, 1, 311, 623, 624, 625, 1250])
+def test_generators_come_back_at_every_position(count: int) -> None:
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    for _ in range(count):
+        random.getrandbits(32), np.random.randint(1 << 32, dtype=np.uint32), torch.randint(2, (1,))
+    saved, expected = saved_by([{"rng": lamina.Rng()}]), draws()
+    restore(saved, lambda: {"rng": lamina.Rng()}, 0, 1)
     assert draws() == expected
 
 
