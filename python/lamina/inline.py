@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import Any
 
 import torch
 
 from lamina import tensors, values
-from lamina.errors import CorruptionError
+from lamina.errors import CorruptionError, UnsupportedError
 from lamina.names import Path, to_text
 
 
@@ -26,15 +27,19 @@ def _leaf(value: object, path: Path) -> values.Json | None:
     return {"$inline": {"dtype": tensors.dtype_name(value.dtype), "shape": list(value.shape), "data": text}}
 
 
-def decode(node: values.Json) -> Any:
+def decode(node: values.Json, depth: int = 0) -> Any:
     """The value of a node that `encode` made; tensors are made anew in CPU memory."""
     if values.tag_of(node) != "$inline":
-        return values.decode(node, decode)
+        return values.decode(node, lambda part: decode(part, depth + 1), depth)
+    values.check_depth(depth)
     try:
-        body = node["$inline"]
-        data = bytearray(base64.b64decode(body["data"], validate=True))
-        dtype = tensors.dtype_named(body["dtype"])
+        name, shape, text = values.fields_of(node["$inline"], "dtype", "shape", "data")
+        data, dtype = bytearray(values.bytes_of(text)), tensors.dtype_named(name)
+        if math.prod(values.extents_of(shape)) * dtype.itemsize != len(data):
+            raise ValueError(f"shape {shape!r:.80} with {len(data)} bytes")
         flat = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-        return flat.view(dtype).reshape(body["shape"]).clone()
+        return flat.view(dtype).reshape(shape).clone()
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        if isinstance(error, UnsupportedError):
+            raise
         raise CorruptionError(f"plain values in the checkpoint: a tensor is malformed: {error}") from error

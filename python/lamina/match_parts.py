@@ -108,7 +108,7 @@ def _slots(match: Match, there: Mapping[Any, Any], settings: optimizer.Settings,
     slots: dict[Any, Any] = {}
     for slot, node in settings.slots:
         old, at = there.get(slot, Lack.NEW), (*path, slot)
-        saved = match.targets.saved.get(node["$tensor"]) if values.tag_of(node) == "$tensor" else None
+        saved = match.targets.saved.get(node["$tensor"]) if values.mark_of(node) == "$tensor" else None
         if saved is not None and not isinstance(old, torch.Tensor):
             old = optimizer.make_slot(parameter, slot, saved.shape, tensors.dtype_named(saved.dtype))
         if old is None and saved is not None:
@@ -118,7 +118,7 @@ def _slots(match: Match, there: Mapping[Any, Any], settings: optimizer.Settings,
                 f"parameter of shape {list(parameter.shape)}: let the optimizer make one step before the restore"
             )
             continue
-        slots[slot] = match.value(node, old, at)
+        slots[slot] = match.slot(node, old, at)
     return slots
 
 

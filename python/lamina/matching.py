@@ -112,6 +112,7 @@ class Match:
         self._template_names = list(template.entries)
         self._state = state
         self._making = False
+        self._outside = 0  # components of the path in front of the container that depth is counted from
         self._last: list[tuple[Last, Callable[[], object]]] = []
         if values.tag_of(tree) != "$dict":
             raise CorruptionError("the checkpoint's tree of values is no mapping")
@@ -135,11 +136,12 @@ class Match:
 
     def value(self, node: Json, template: Any, path: Path) -> Any:
         """What stands at `path` after the restore: the template's own object where it is filled in place. `Lack.ABSENT`: nothing."""
-        tag = values.tag_of(node)
-        if tag == "$tensor":
-            return self._tensor(node[tag], template, path)
-        if tag in values.MORE:
-            return self._more(tag, node[tag], template, path)
+        values.check_depth(len(path) - self._outside)
+        mark, tag = values.mark_of(node), values.tag_of(node)
+        if mark == "$tensor":
+            return self._tensor(node[mark], template, path)
+        if mark is not None:
+            return self._more(mark, node[mark], template, path)
         if isinstance(template, _MORE_TYPES) or (is_object(template) and not self._making):
             return self.other_kind(_kind_of(tag), template, path)
         if tag in ("$dict", "$ordered"):
@@ -166,6 +168,13 @@ class Match:
         state = self.value(body["state"], template.state_dict(), path)
         self._making = before
         return state
+
+    def slot(self, node: Json, template: Any, path: Path) -> Any:
+        """What stands in a slot of an optimizer, whose nesting counts from there."""
+        before, self._outside = self._outside, len(path)
+        found = self.value(node, template, path)
+        self._outside = before
+        return found
 
     def _dict(self, node: Json, template: Any, path: Path) -> Any:
         tag = values.tag_of(node)
@@ -195,7 +204,7 @@ class Match:
     def _container(self, node: Json, template: Any, path: Path) -> Any:
         """A list or another container, as a whole; tensors in lists and tuples of the same length keep their places."""
         tag = values.tag_of(node)
-        alike = tag in ("$list", "$tuple") and isinstance(template, (list, tuple)) and len(template) == len(node[tag])
+        alike = tag in ("$list", "$tuple") and isinstance(template, (list, tuple)) and len(template) == len(values.parts_of(node[tag]))
         parts: list[Any] = []
 
         def inner(part: Json) -> Any:

@@ -13,7 +13,25 @@ from lamina import inline, values
 from lamina.errors import CorruptionError, InvalidArgumentError, UnsupportedError
 
 # What readers may trip over, among anything else.
-texts = ["f4", "<f4", "O", "M8[s]", "S5", "(2,)f4", "f4,f8", "cpu", "cuda:99", "meta", "AAAA", "AAAAAAAA", "7ff8000000000000", "float32"]
+texts = [
+    "f4",
+    "<f4",
+    "O",
+    "M8[s]",
+    "S5",
+    "(2,)f4",
+    "(2,f4",
+    "f4,f8",
+    "<U1",
+    "/////w==",
+    "cpu",
+    "cuda:99",
+    "meta",
+    "AAAA",
+    "AAAAAAAA",
+    "7ff8000000000000",
+    "float32",
+]
 numbers = [-1, 0, 1 << 62, 1 << 63, 1 << 70]
 leaves = st.none() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4) | st.sampled_from([*texts, *numbers, "os.system"])
 
@@ -54,6 +72,25 @@ def test_nesting_ends_in_a_value_or_a_refusal(decode: Callable[[Any], Any]) -> N
     for depth in (99, 300, 480, 100_000):
         with contextlib.suppress(CorruptionError) if depth > 99 else contextlib.nullcontext():
             decode(values.loads(b'{"$list":[' * depth + b"1" + b"]}" * depth))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"dtype": "float32", "shape": [-1], "data": "AAAAAA=="},
+        {"dtype": "float32", "shape": [True], "data": "AAAAAA=="},
+        {"dtype": "float32", "shape": [2], "data": "AAAAAA=="},
+        {"dtype": "float32", "shape": "", "data": "AAAAAA=="},
+        {"dtype": "float32", "shape": [1], "data": "AAAAAB=="},
+        {"dtype": "float32", "shape": [1], "data": "AAAAAA==", "more": 1},
+        {"dtype": ["float32"], "shape": [1], "data": "AAAAAA=="},
+        [],
+        None,
+    ],
+)
+def test_a_tensor_in_the_text_has_one_form(body: Any) -> None:
+    with pytest.raises(CorruptionError):
+        inline.decode({"$inline": body})
 
 
 def test_a_device_that_there_is_not_is_unsupported() -> None:

@@ -5,9 +5,12 @@ import collections
 import contextlib
 import copy
 import enum
+import importlib.util
 import json
 import math
 import struct
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina import values
+from lamina import inline, values
 from lamina.errors import CorruptionError, InvalidArgumentError, UnsupportedError
 
 
@@ -175,11 +178,113 @@ def test_order_of_a_plain_dict_is_kept() -> None:
         {"$ndarray": {"dtype": "no such", "shape": [], "data": ""}},
         {"$scalar": {"dtype": "<f4"}},
         {"$namedtuple": {"type": 3, "fields": [], "values": []}},
+        {"$namedtuple": {"type": "test_values.Point", "fields": ["x", "y"], "values": [1]}},
+        {"$namedtuple": {"type": "test_values.Point", "fields": "xy", "values": [1, 2]}},
+        {"$enum": {"type": "test_values.Color", "value": 1, "more": 1}},
+        {"$enum": {"type": "test_values.Color", "value": 3}},
+        *({tag: body} for tag in ("$list", "$tuple", "$set", "$frozenset", "$size") for body in ("abc", {"a": 1}, None)),
+        {"$set": [2, 1]},
+        {"$set": [1, 1]},
+        {"$set": [1, 1.0]},
+        {"$frozenset": [1, True]},
+        {"$float": struct.pack(">d", 1.5).hex()},
+        {"$float": "7FF8000000000000"},
+        {"$float": " 7ff8000000000000"},
+        {"$int": " 1_000 "},
+        {"$int": "0x1f"},
+        {"$int": hex(1 << 9000).upper()},
+        {"$int": "0x0" + hex(1 << 9000)[2:]},
+        1 << 8192,
+        {"$str": base64.b64encode(b"plain").decode()},
+        {"$str": "/w=="},
+        {"$bytes": "aGl="},
+        {"$bytes": "aGk"},
+        {"$bytes": "aG k="},
+        {"$bytes": ["aGk="]},
+        {"$dict": [[1, 2], [True, 3]]},
+        {"$size": [1.0]},
+        {"$size": [True]},
+        {"$size": [1 << 63]},
+        {"$device": 5},
+        {"$dtype": 5},
+        *(
+            {"$ndarray": {"dtype": dtype, "shape": [1], "data": "AAAAAA=="}}
+            for dtype in (None, "a", "S", "=f4", "f4", "<i1", "|f4", "(,)f4", "(2,f4", "f4,f4", "<f4 ", "<M8[xx]", ["<f4"], 4)
+        ),
+        {"$ndarray": {"dtype": "<f4", "shape": {}, "data": "AAAAAA=="}},
+        {"$ndarray": {"dtype": "<f4", "shape": [1], "data": "AAAAAA==", "more": 1}},
+        {"$scalar": {"dtype": "<U1", "data": "/////w=="}},
+        {"$ndarray": {"dtype": "<U1", "shape": [1], "data": "/////w=="}},
+        {"$ndarray": {"dtype": ">U1", "shape": [1], "data": "QQAAAA=="}},
     ],
+    ids=lambda node: str(node)[:60],
 )
 def test_damaged_nodes_are_corruption(node: Any) -> None:
     with pytest.raises(CorruptionError):
         values.decode(node)
+
+
+@pytest.mark.parametrize("text", ['{"$int":"1","$int":"2"}', '{"$enum":{"type":"a","type":"b","value":1}}'])
+def test_an_object_with_one_key_twice_is_corruption(text: str) -> None:
+    with pytest.raises(CorruptionError, match="one key twice"):
+        values.loads(text.encode())
+
+
+@pytest.mark.parametrize("tag", ["$dict", "$ordered", "$counter", "$set", "$frozenset"])
+def test_keys_of_one_hash_are_refused_before_they_are_compared(tag: str) -> None:
+    same = [(at + 1) * sys.hash_info.modulus for at in range(20_000)]
+    assert {hash(each) for each in same} == {0}
+    sets = tag in ("$set", "$frozenset")
+
+    def node(keys: list[int]) -> Any:
+        return {tag: sorted(keys, key=str) if sets else [[key, 1] for key in keys]}
+
+    with pytest.raises(CorruptionError, match="one hash"):
+        values.decode(node(same))  # comparing each with all takes seconds
+    assert len(values.decode(node(same[:1000]))) == 1000
+    assert len(values.decode(node(list(range(20_000))))) == 20_000
+
+
+def nested(depth: int) -> Any:
+    """An empty list in so many others."""
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("codec", [values, inline], ids=["values", "inline"])
+def test_nesting_ends_at_one_depth_in_both_directions(codec: Any) -> None:
+    node = codec.encode(nested(values.DEPTH_MAX))
+    assert codec.decode(node) == nested(values.DEPTH_MAX)
+    with pytest.raises(CorruptionError, match="more than 100 levels"):
+        codec.decode({"$list": [node]})
+    with pytest.raises(InvalidArgumentError, match="more than 100 levels"):
+        codec.encode(nested(values.DEPTH_MAX + 1))
+
+
+@pytest.mark.parametrize("dtype", ["g", "G"])
+def test_numpy_values_that_differ_between_machines_are_refused(dtype: str) -> None:
+    if np.dtype("g").itemsize == 8:
+        pytest.skip("a long double is a double here")
+    for value in (np.ones(2, dtype), np.ones(2, dtype)[0]):
+        with pytest.raises(UnsupportedError, match=r"cfg\.x is a NumPy value of dtype .* differ between machines"):
+            values.encode({"x": value}, ("cfg",))
+
+
+def test_a_module_that_waits_to_be_loaded_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lazy_home.py").write_text("raise SystemExit('loaded')\n")
+    spec = importlib.util.spec_from_file_location("lazy_home", tmp_path / "lazy_home.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loader = spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "lazy_home", module)
+    monkeypatch.setattr(sys.modules[__name__], "lazy", module, raising=False)
+    loader.exec_module(module)
+    for name in ("lazy_home.Color", "lazy_home", "test_values.lazy", "test_values.lazy.Color"):
+        with pytest.raises(UnsupportedError):
+            values.decode({"$enum": {"type": name, "value": 1}})
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\x80\x04K\x01.", b"[" * 100_000, b'{"$int":' + b"1" * 10_000 + b"}"])
