@@ -1,7 +1,7 @@
 """The plain values that a step without any is read with: a trainer in C++ hands over named tensors, and the names are their paths.
 
 Where the template has a module or an optimizer, the names below it are its own; the settings of optimizers stay as they are. A name that is
-no path, or that the template's mapping has as a key itself, stands at the top.
+no path or one of more than 100 components, or that the template's mapping has as a key itself, stands at the top.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def _path_of(name: str, state: Mapping[Any, Any]) -> Path:
     if name in state:
         return (name,)
     try:
-        return from_text(name)
+        path = from_text(name)
     except InvalidArgumentError:
         return (name,)
+    return path if len(path) <= values.DEPTH_MAX else (name,)
 
 
 def _insert(tensors: dict[Any, Any], path: Path, name: str) -> bool:

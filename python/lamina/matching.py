@@ -11,7 +11,7 @@ import torch
 from lamina import tensors, values
 from lamina.errors import CorruptionError
 from lamina.mismatch import Problems
-from lamina.names import Path, from_text, is_below, to_text
+from lamina.names import Path, below, from_text, is_below, to_text
 from lamina.per_rank import PerRank
 from lamina.rng import Rng
 from lamina.state import Capture, is_object
@@ -107,6 +107,7 @@ class Match:
         self.places, self.rank, self.rank_count = places, rank, rank_count
         self.rename = renamer(rename)
         self.by_new_name = {self.rename(name): entry for name, entry in self.targets.saved.items()}
+        self._new_names = sorted(self.by_new_name)
         template = Capture(state)
         self.names = template.names()
         self._template_names = list(template.entries)
@@ -229,16 +230,16 @@ class Match:
 
     def _unexpected_at_top(self, key: Any) -> None:
         text = to_text((key,))
-        if not any(is_below(name, text) for name in self.by_new_name):
+        if text not in self.by_new_name and not below(self._new_names, text):
             self.problems.unexpected.append(text)
 
     def _stays(self, value: Any, path: Path) -> bool:
         """Notes what the checkpoint lacks of a part of the template. A plain value below the top goes, as its mapping is restored whole."""
         text = to_text(path)
-        below = [name for name in self._template_names if is_below(name, text)]
-        if not below and not _holds_more(value) and len(path) > 1:
+        there = [name for name in self._template_names if is_below(name, text)]
+        if not there and not _holds_more(value) and len(path) > 1:
             return False
-        self.problems.missing += below or [text]
+        self.problems.missing += there or [text]
         return True
 
     def _tensor(self, name: Json, template: Any, path: Path) -> Any:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from lamina.names import components, is_below, to_text
+from lamina.names import below, components, is_below, to_text
 
 _WRAPPERS: Final = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _NUMBERED_SLOT: Final = re.compile(r"\bstate\[\d+\]\.")
@@ -74,8 +74,14 @@ class Problems:
             lines.append("  To have values rounded to the template's dtype, use restore(cast=True).")
         return "\n".join(lines)
 
-    def _unexplained(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if not any(is_below(name, path) for path in self.explained)]
+    def _unexplained(self, names: Sequence[str]) -> list[str]:
+        explained = set(self.explained)
+        ordered = sorted({*names, *explained})
+        told: set[str] = set()
+        for path in sorted(explained, key=len):
+            if path not in told:  # else a shorter one has told of all below it
+                told.update(below(ordered, path))
+        return [name for name in names if name not in told and name not in explained]
 
     def _by_parameter(self) -> dict[str, list[str]]:
         """What is unexpected, but in the place of slots their parameter, with the slots; the others have none."""

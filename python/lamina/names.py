@@ -6,6 +6,7 @@ joined by dots. Any other component (int, float, bool, None, or a tuple of compo
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
 from collections.abc import Sequence
@@ -23,13 +24,17 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u\{([0-9a-f]{1,6})\}|(.))", re.DOTALL)
 _FLOAT = re.compile(r"-?(?:inf|\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _INT_BITS_MAX = 8192  # well below the number of digits that Python converts to text by default
+_DEPTH_MAX = 100  # tuples that a part of a component stands in
 _INT = re.compile(r"-?\d+")
 
 
-def is_component(value: object) -> bool:
-    """Whether `value` can be a component, and so the key of a mapping in a state. A NaN is not: it equals no other key."""
+def is_component(value: object, depth: int = 0) -> bool:
+    """Whether `value`, which stands in `depth` tuples, can be a component, and so the key of a mapping in a state.
+
+    A NaN is not: it equals no other key.
+    """
     if type(value) is tuple:
-        return all(is_component(part) for part in value)
+        return depth <= _DEPTH_MAX and all(is_component(part, depth + 1) for part in value)
     if type(value) is float:
         return not math.isnan(value)
     if type(value) is int:
@@ -87,6 +92,15 @@ def is_below(name: str, above: str) -> bool:
     return name == above or (name.startswith(above) and name[len(above)] in ".[")
 
 
+def below(names: Sequence[str], above: str) -> list[str]:
+    """Those of the sorted `names` that are the text of a path that goes on from `above`."""
+    found: list[str] = []
+    for mark in ".[":
+        begin = bisect.bisect_left(names, above + mark)
+        found += names[begin : bisect.bisect_left(names, above + chr(ord(mark) + 1), begin)]
+    return found
+
+
 def _parse(text: str) -> Path:
     path: list[Component] = []
     at = 0
@@ -127,11 +141,11 @@ def _parse_str(text: str, at: int) -> tuple[str, int]:
     raise _malformed(text, at)
 
 
-def _parse_literal(text: str, at: int) -> tuple[Component, int]:
+def _parse_literal(text: str, at: int, depth: int = 0) -> tuple[Component, int]:
     if text.startswith('"', at):
         return _parse_str(text, at)
     if text.startswith("(", at):
-        return _parse_tuple(text, at + 1)
+        return _parse_tuple(text, at + 1, depth)
     for word, value in (("null", None), ("true", True), ("false", False)):
         if text.startswith(word, at):
             return value, at + len(word)
@@ -141,11 +155,13 @@ def _parse_literal(text: str, at: int) -> tuple[Component, int]:
     return (int(number[0]) if _INT.fullmatch(number[0]) else float(number[0])), number.end()
 
 
-def _parse_tuple(text: str, at: int) -> tuple[tuple[Component, ...], int]:
+def _parse_tuple(text: str, at: int, depth: int) -> tuple[tuple[Component, ...], int]:
+    if depth >= _DEPTH_MAX:
+        raise ValueError(f"more than {_DEPTH_MAX} tuples in one another")
     parts: list[Component] = []
     while not text.startswith(")", at):
         at = _expect(text, at, ",") if parts else at
-        part, at = _parse_literal(text, at)
+        part, at = _parse_literal(text, at, depth + 1)
         parts.append(part)
     return tuple(parts), at + 1
 

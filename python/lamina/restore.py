@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any, Final, NoReturn
 
-from lamina import _core, errors, inline, values
+from lamina import _core, errors, inline, place, values
 from lamina.implied import implied
 from lamina.matching import Match, Rename
 from lamina.mismatch import Problems, combine
@@ -76,27 +76,40 @@ def _matched(
 
 
 def _match(session: _core.RestoreSession, ranks: Ranks, state: MutableMapping[Any, Any], cast: bool, rename: Rename) -> tuple[Match, Any]:
-    try:
+    with _named(f"step {session.step}"):
         return _match_texts(session, ranks, state, cast, rename)
-    except errors.CorruptionError as error:
-        raise errors.CorruptionError(f"step {session.step}: {error}", **error.facts()) from error
 
 
 def _match_texts(
     session: _core.RestoreSession, ranks: Ranks, state: MutableMapping[Any, Any], cast: bool, rename: Rename
 ) -> tuple[Match, Any]:
     blobs = session.blobs()
-    texts = {name: text for name, _, text in blobs if name != "place"}
-    if "tree" in texts:
+    has_tree = any(name == "tree" for name, _, _ in blobs)
+    if has_tree:
         _check_ranks([(name, rank) for name, rank, _ in blobs], session.rank_count)
     entries = [Saved(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in session.tensors()]
-    metadata = inline.decode(values.loads(texts["metadata"])) if "metadata" in texts else None
-    if "tree" in texts:
-        tree, places = values.loads(texts["tree"]), {rank: _place(values.loads(text)) for name, rank, text in blobs if name == "place"}
-    else:
-        tree, place = implied([entry.name for entry in entries], state)
-        places = {0: place}
+    if not has_tree:  # blobs of any name are the trainer's own bytes
+        tree, own = implied([entry.name for entry in entries], state)
+        return Match(state, entries, tree, {0: own}, ranks.rank, ranks.count, cast, rename), None
+    tree, metadata, places = None, None, {}
+    for name, rank, text in blobs:
+        with _named(f"blob {name!r} of rank {rank}"):
+            if name == "tree":
+                tree = values.loads(text)
+            elif name == "metadata":
+                metadata = inline.decode(values.loads(text))
+            elif name == "place":
+                places[rank] = place.checked(values.loads(text))
     return Match(state, entries, tree, places, ranks.rank, ranks.count, cast, rename), metadata
+
+
+@contextlib.contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Puts in front of what is told of damage where it is."""
+    try:
+        yield
+    except errors.CorruptionError as error:
+        raise errors.CorruptionError(f"{where}: {error}", **error.facts()) from error
 
 
 def _check_ranks(found: list[tuple[str, int]], rank_count: int) -> None:
@@ -107,12 +120,6 @@ def _check_ranks(found: list[tuple[str, int]], rank_count: int) -> None:
     for name, rank in found:
         if name in ("tree", "metadata") and rank != 0:
             raise errors.CorruptionError(f"rank {rank} has a blob {name!r} of its own")
-
-
-def _place(parsed: values.Json) -> dict[str, dict[str, values.Json]]:
-    if not isinstance(parsed, dict) or not all(isinstance(parsed.get(kind), dict) for kind in ("rng", "per_rank", "modules", "optimizers")):
-        raise errors.CorruptionError("the values of one rank lack a part")
-    return parsed
 
 
 def _exchange(ranks: Ranks, failure: Exception | None, problems: Problems | None = None) -> list[Any]:

@@ -6,11 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lamina
 from lamina import inline, values
 from lamina.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from lamina.matching import Match
+from lamina.state import Capture
+from lamina.targets import Saved
 
 # What readers may trip over, among anything else.
 texts = [
@@ -91,6 +96,84 @@ def test_nesting_ends_in_a_value_or_a_refusal(decode: Callable[[Any], Any]) -> N
 def test_a_tensor_in_the_text_has_one_form(body: Any) -> None:
     with pytest.raises(CorruptionError):
         inline.decode({"$inline": body})
+
+
+MARKS = [
+    *({tag: body} for tag in ("$module", "$rng", "$per_rank", "$optimizer", "$object") for body in (None, 5, [], "x", {"more": 1})),
+    {"$optimizer": {}},
+    {"$optimizer": {"type": 5}},
+    {"$object": {"type": 5, "state": 1}},
+    {"$object": {"type": "x"}},
+    *({"$tensor": body} for body in (None, 5, [], {}, ["w"])),
+]
+
+
+@pytest.mark.parametrize("node", MARKS, ids=str)
+def test_a_mark_with_another_body_is_damage_whatever_the_template_holds(node: Any) -> None:
+    place: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
+    model = torch.nn.Linear(1, 1)
+    more = (torch.zeros(1), model, torch.optim.SGD(model.parameters()), lamina.Rng(), lamina.PerRank(1), Holder())
+    for template in (0, [1], (1,), {}, *more):
+        with pytest.raises(CorruptionError):
+            Match({"x": template, "model": model}, [], {"$dict": [["x", node]]}, {0: place}, 0, 1)
+    with pytest.raises(CorruptionError):
+        Match({"x": {}}, [], {"$dict": [["x", {"$dict": [["in", {"$list": [node]}]]}]]}, {0: place}, 0, 1)
+
+
+@pytest.mark.parametrize("node", [{"$list": 5}, {"$list": {"a": 1}}, {"$tuple": "ab"}, {"$tuple": None}], ids=str)
+@pytest.mark.parametrize("template", [0, [1], (1,), {}, ["a", "b"]], ids=str)
+def test_a_list_that_is_none_is_damage_whatever_the_template_holds(node: Any, template: Any) -> None:
+    place: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
+    with pytest.raises(CorruptionError):
+        Match({"x": template}, [], {"$dict": [["x", node]]}, {0: place}, 0, 1)
+
+
+@pytest.mark.parametrize("node", [{"$tensor": []}, {"$tensor": 5}, {"$module": 5}], ids=str)
+def test_a_slot_with_another_body_is_damage(node: Any) -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    state = {"model": model, "sgd": torch.optim.SGD(model.parameters())}
+    captured = Capture(state)
+    captured.place["optimizers"]["sgd"]["slots"] = [["model.weight", [["slot", node]]]]
+    entries = [Saved("model.weight", "float32", (1, 1), "")]
+    with pytest.raises(CorruptionError):
+        Match(state, entries, captured.tree, {0: captured.place}, 0, 1)
+
+
+class Holder:
+    def state_dict(self) -> Any:
+        return {"a": [1]}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError("nothing is put back")
+
+
+def test_nesting_is_refused_at_the_depth_where_a_save_stops() -> None:
+    place: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
+    value: Any = []
+    for _ in range(values.DEPTH_MAX - 1):
+        value = [value]
+    tree = Capture({"x": value}).tree
+    state = {"x": 1}
+    Match(state, [], tree, {0: place}, 0, 1).finish()
+    assert state == {"x": value}
+    with pytest.raises(InvalidArgumentError, match="more than 100 levels"):
+        Capture({"x": [value]})
+    with pytest.raises(CorruptionError, match="more than 100 levels"):
+        Match(state, [], {"$dict": [["x", {"$list": [tree["$dict"][0][1]]}]]}, {0: place}, 0, 1)
+
+
+def test_many_unknown_keys_beside_many_entries_are_told_fast() -> None:
+    """Each key against each entry, 10^9 comparisons, would take minutes."""
+    count = 30_000
+    place: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
+    entries = [Saved(f"e{at}.w", "float32", (1,), "") for at in range(count)]
+    keys = [f"k{at}" for at in range(count)] + ["e7"]
+    match = Match({}, entries, {"$dict": [[key, 1] for key in keys]}, {0: place}, 0, 1)
+    assert match.problems.unexpected == keys[:-1] + [each.name for each in entries]
+    match.problems.explained = [f"k{at}" for at in range(count)]
+    message = match.problems.message(1, strict=True)
+    assert "unexpected in the checkpoint: e7.w" in message
+    assert "k7" not in message
 
 
 def test_a_device_that_there_is_not_is_unsupported() -> None:

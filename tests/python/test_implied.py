@@ -86,3 +86,28 @@ def test_what_does_not_fit_is_named_as_ever(tmp_path: Path) -> None:
     info = restore(tmp_path / "root", {"model": model}, strict=False)
     assert set(info.unexpected) == {"model.bias", "extra"}
     assert (model.weight == 1).all()
+
+
+def test_a_name_of_more_components_than_a_value_may_have_stands_for_itself(tmp_path: Path) -> None:
+    long, deep, least = ".".join("a" * 30_000), "d[" + "(" * 101 + ")" * 101 + "]", "[" + "(" * 100 + ")" * 100 + "]"
+    save(tmp_path / "root", {name: torch.ones(()) for name in (long, deep, least, ".".join("b" * 100))})
+    with pytest.raises(lamina.MismatchError) as caught:
+        restore(tmp_path / "root", {})
+    assert all(f"unexpected in the checkpoint: {name}" in str(caught.value) for name in (long, deep))
+    nested: Any = torch.zeros(())
+    for _ in range(99):
+        nested = {"b": nested}
+    state = {long: torch.zeros(()), deep: torch.zeros(()), "b": nested}
+    restore(tmp_path / "root", state, strict=False)
+    assert state[long] == state[deep] == 1
+
+
+def test_metadata_of_the_trainers_own_is_not_read(tmp_path: Path) -> None:
+    engine = _core.Engine({"root": str(tmp_path / "root")}, None)
+    args, alive = tensor_args({"w": Entry(torch.ones(2))})
+    engine.save(1, args, {"metadata": b"\xff\x00"}, []).wait(None)
+    engine.close(None)
+    del alive
+    state = {"w": torch.zeros(2)}
+    assert restore(tmp_path / "root", state).metadata is None
+    assert state["w"].tolist() == [1, 1]

@@ -249,6 +249,14 @@ TEXTS: dict[str, dict[str, str]] = {
     "registered_code": {"tree": '{"$dict":[["n",{"$registered":{"type":"os.system","state":1}}],["w",{"$tensor":"w"}]]}'},
     "unknown_mark": {"tree": '{"$dict":[["n",{"$import":"os"}],["w",{"$tensor":"w"}]]}'},
     "long_number": {"tree": '{"$dict":[["n",' + "9" * 6000 + '],["w",{"$tensor":"w"}]]}'},
+    "array_of_two_fields": {"tree": '{"$dict":[["n",{"$scalar":{"dtype":"(,)f4","data":""}}],["w",{"$tensor":"w"}]]}'},
+    "text_beyond_unicode": {"tree": '{"$dict":[["n",{"$scalar":{"dtype":"<U1","data":"/////w=="}}],["w",{"$tensor":"w"}]]}'},
+    "object_of_a_number": {"tree": '{"$dict":[["n",{"$object":5}],["w",{"$tensor":"w"}]]}'},
+    "json_key_twice": {"tree": '{"$dict":[["n",7],["w",{"$tensor":"w"}]],"$dict":[]}'},
+    "place_of_a_module_that_is_a_number": {"place": '{"rng":{},"per_rank":{},"modules":{"a":5},"optimizers":{}}'},
+    "place_of_an_optimizer_without_parts": {"place": '{"rng":{},"per_rank":{},"modules":{},"optimizers":{"a":{}}}'},
+    "place_of_no_name": {"place": '{"rng":{"(":1},"per_rank":{},"modules":{},"optimizers":{}}'},
+    "place_with_more": {"place": '{"rng":{},"per_rank":{},"modules":{},"optimizers":{},"more":{}}'},
     "place_is_a_list": {"place": "[]"},
     "place_lacks_parts": {"place": "{}"},
     "place_of_lists": {"place": '{"rng":[],"per_rank":[],"modules":[],"optimizers":[]}'},
@@ -321,6 +329,10 @@ def test_fc23_every_lie_is_refused_loudly(folder: Path, told: Told) -> None:
     assert len(lies) == len(LIES) + len(BOMBS) + len(TEXTS) + len(FILES) + len(CUTS)
     for name, each in lies.items():
         # A restore does without `packs`; a load and verify do without the meaning of blobs, and a load without blobs at all.
+        if name.startswith(("text_place", "text_tree_of_no", "text_tree_is_no")):
+            blob = "place" if "place" in name else "tree"
+            assert each["restore"]["error"] == "CorruptionError", (name, each["restore"])
+            assert f"step 100: blob '{blob}' of rank 0: " in each["restore"]["told"], (name, each["restore"])
         if name != "pickle_packs":
             assert each["restore"]["error"] in ("CorruptionError", "UnsupportedError", "MismatchError"), (name, each["restore"])
         if name not in ("pickle_packs", "bomb_tables_alike_for_all_blobs") and not name.startswith("text_"):
