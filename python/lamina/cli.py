@@ -9,6 +9,7 @@ import datetime
 import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from lamina.store import Store, entry_bytes
 _FINE: Final = 0
 _CHECK_FAILED: Final = 1
 _WRONG_USE: Final = 2
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # and what turns the direction of text
 _T = TypeVar("_T")
 
 
@@ -45,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except CorruptionError as error:
-        print(f"lamina: {error}", file=sys.stderr)
+        _print_error(error)
         return _CHECK_FAILED
     except Error as error:
-        print(f"lamina: {error}", file=sys.stderr)
+        _print_error(error)
         return _WRONG_USE
     except BrokenPipeError:
         return _FINE
@@ -145,7 +147,7 @@ def _verify(options: argparse.Namespace) -> int:
         _print_json({"root": root, **result})
     else:
         for problem in result["problems"]:
-            print(": ".join(str(problem[part]) for part in ("file", "entry", "message") if problem[part]))
+            print(_printable(": ".join(str(problem[part]) for part in ("file", "entry", "message") if problem[part])))
         print(f"{len(result['steps'])} steps checked: " + ("fine" if result["ok"] else f"{len(result['problems'])} problems"))
     return _FINE if result["ok"] else _CHECK_FAILED
 
@@ -189,9 +191,9 @@ def _diff(options: argparse.Namespace) -> int:
     else:
         for sign, names in (("-", found.removed), ("+", found.added)):
             for name in names:
-                print(f"{sign} {name}")
+                print(f"{sign} {_printable(name)}")
         for changed in found.changed:
-            print(f"~ {changed.name}: {changed}")
+            print(f"~ {_printable(changed.name)}: {_printable(str(changed))}")
         for name in found.values:
             print(f"~ plain values: {name}")
         print(f"{found.same} tensors are the same" + ("" if found else ", and nothing differs"))
@@ -275,8 +277,18 @@ def _print_json(value: Any) -> int:
     return _FINE
 
 
+def _print_error(error: Error) -> None:
+    print("lamina: " + "\n".join(map(_printable, str(error).split("\n"))), file=sys.stderr)
+
+
+def _printable(text: str) -> str:
+    """`text` with escapes in place of control characters: names of a root may hold what a terminal obeys."""
+    return _CONTROL.sub(lambda hit: hit[0].encode("unicode_escape").decode("ascii"), text)
+
+
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on a terminal; in a pipe, lines with tabs between the fields."""
+    rows = [[_printable(field) for field in row] for row in rows]
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             print("\t".join(row))

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import lamina
-from lamina import cli
+from lamina import _core, cli
 from lamina.errors import NotFoundError
+from lamina.state import Entry, tensor_args
 from lamina.store import EntryInfo, _numpy_array, entry_bytes
 from lamina.tensors import DTYPES, dtype_named
 
@@ -138,6 +139,25 @@ def test_show(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "step 1: 3 tensors, 38 B" in text
     _, _, found = run(capsys, "show", str(root), "--json")
     assert found["entries"][0] == {"name": "b", "dtype": "bfloat16", "shape": [3], "alias_of": ""}
+
+
+@pytest.mark.damages_roots
+def test_names_that_a_terminal_would_obey_are_printed_as_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, shown = "red\x1b[31m\tand\nnext \x9b2J\u202e", r"red\x1b[31m\tand\nnext \x9b2J\u202e"
+    for root, tensors in (("one", {name: torch.ones(1)}), ("other", {"plain": torch.ones(1)})):
+        engine = _core.Engine({"root": str(tmp_path / root)}, None)
+        args, alive = tensor_args({each: Entry(tensor) for each, tensor in tensors.items()})
+        engine.save(1, args, {}, []).wait(None)
+        engine.close(None)
+        del alive
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    assert run(capsys, "show", one)[1].splitlines()[1] == f"{shown}\tfloat32\t1\t4 B\t"
+    assert f"- {shown}\n" in run(capsys, "diff", one, other)[1]
+    for pack in (tmp_path / "one/steps").rglob("*.pack"):
+        os.truncate(pack, pack.stat().st_size - 1)
+    text = run(capsys, "verify", one)[1]
+    assert not {"\x1b", "\x9b", "\u202e"} & set(text), text
+    assert cli._printable(name) == shown
 
 
 def test_verify(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
