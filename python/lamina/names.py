@@ -24,6 +24,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u\{([0-9a-f]{1,6})\}|(.))", re.DOTALL)
 _FLOAT = re.compile(r"-?(?:inf|\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _INT_BITS_MAX = 8192  # well below the number of digits that Python converts to text by default
+_SHOWN_MAX = 200  # characters of a name in a message
 _DEPTH_MAX = 100  # tuples that a part of a component stands in
 _INT = re.compile(r"-?\d+")
 
@@ -73,9 +74,9 @@ def from_text(text: str) -> Path:
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
-        raise InvalidArgumentError(f"{text[:80]!r} is not the name of an entry: {error}") from error
+        raise InvalidArgumentError(f"{_shown(text)} is not the name of an entry: {error}") from error
     if to_text(path) != text:
-        raise InvalidArgumentError(f"{text!r} is not the name of an entry; did you mean {to_text(path)!r}?")
+        raise InvalidArgumentError(f"{_shown(text)} is not the name of an entry; did you mean {_shown(to_text(path))}?")
     return path
 
 
@@ -172,5 +173,9 @@ def _expect(text: str, at: int, mark: str) -> int:
     return at + 1
 
 
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…")
+
+
 def _malformed(text: str, at: int) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{text!r} is not the name of an entry: unexpected {text[at : at + 1]!r} at character {at}")
+    return InvalidArgumentError(f"{_shown(text)} is not the name of an entry: unexpected {text[at : at + 1]!r} at character {at}")

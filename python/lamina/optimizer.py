@@ -165,9 +165,10 @@ def merge(saved: Iterable[tuple[str, Json]], entries: Iterable[str]) -> dict[str
 def _tensor_slots(above: Path, entries: Iterable[str]) -> dict[Path, dict[Any, Json]]:
     """By parameter, the nodes of its slots that are tensors: those whose names are `above`, the parameter's, and the slot's."""
     found: dict[Path, dict[Any, Json]] = {}
+    text = to_text(above)
     for name in entries:
-        if name.startswith(to_text(above)):
-            path = from_text(name)
+        if name.startswith(text):
+            path = components(name)  # an entry of another root may have a name that is no path
             if path[: len(above)] == above:
                 found.setdefault(path[len(above) : -1], {})[path[-1]] = {"$tensor": name}
     return found

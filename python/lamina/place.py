@@ -40,7 +40,7 @@ def _check_path(name: str) -> None:
     try:
         from_text(name)
     except InvalidArgumentError as error:
-        raise CorruptionError(f"{name[:80]!r} is no name: {error}") from error
+        raise CorruptionError(str(error)) from error
 
 
 def _check_module(name: str, body: Json) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lamina
-from lamina import inline, values
+from lamina import inline, place, values
 from lamina.errors import CorruptionError, InvalidArgumentError, UnsupportedError
 from lamina.matching import Match
 from lamina.state import Capture
@@ -98,6 +98,7 @@ def test_a_tensor_in_the_text_has_one_form(body: Any) -> None:
         inline.decode({"$inline": body})
 
 
+NOTHING: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
 MARKS = [
     *({tag: body} for tag in ("$module", "$rng", "$per_rank", "$optimizer", "$object") for body in (None, 5, [], "x", {"more": 1})),
     {"$optimizer": {}},
@@ -110,22 +111,20 @@ MARKS = [
 
 @pytest.mark.parametrize("node", MARKS, ids=str)
 def test_a_mark_with_another_body_is_damage_whatever_the_template_holds(node: Any) -> None:
-    place: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
     model = torch.nn.Linear(1, 1)
     more = (torch.zeros(1), model, torch.optim.SGD(model.parameters()), lamina.Rng(), lamina.PerRank(1), Holder())
     for template in (0, [1], (1,), {}, *more):
         with pytest.raises(CorruptionError):
-            Match({"x": template, "model": model}, [], {"$dict": [["x", node]]}, {0: place}, 0, 1)
+            Match({"x": template, "model": model}, [], {"$dict": [["x", node]]}, {0: NOTHING}, 0, 1)
     with pytest.raises(CorruptionError):
-        Match({"x": {}}, [], {"$dict": [["x", {"$dict": [["in", {"$list": [node]}]]}]]}, {0: place}, 0, 1)
+        Match({"x": {}}, [], {"$dict": [["x", {"$dict": [["in", {"$list": [node]}]]}]]}, {0: NOTHING}, 0, 1)
 
 
 @pytest.mark.parametrize("node", [{"$list": 5}, {"$list": {"a": 1}}, {"$tuple": "ab"}, {"$tuple": None}], ids=str)
 @pytest.mark.parametrize("template", [0, [1], (1,), {}, ["a", "b"]], ids=str)
 def test_a_list_that_is_none_is_damage_whatever_the_template_holds(node: Any, template: Any) -> None:
-    place: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
     with pytest.raises(CorruptionError):
-        Match({"x": template}, [], {"$dict": [["x", node]]}, {0: place}, 0, 1)
+        Match({"x": template}, [], {"$dict": [["x", node]]}, {0: NOTHING}, 0, 1)
 
 
 @pytest.mark.parametrize("node", [{"$tensor": []}, {"$tensor": 5}, {"$module": 5}], ids=str)
@@ -148,27 +147,66 @@ class Holder:
 
 
 def test_nesting_is_refused_at_the_depth_where_a_save_stops() -> None:
-    place: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
     value: Any = []
     for _ in range(values.DEPTH_MAX - 1):
         value = [value]
     tree = Capture({"x": value}).tree
     state = {"x": 1}
-    Match(state, [], tree, {0: place}, 0, 1).finish()
+    Match(state, [], tree, {0: NOTHING}, 0, 1).finish()
     assert state == {"x": value}
     with pytest.raises(InvalidArgumentError, match="more than 100 levels"):
         Capture({"x": [value]})
     with pytest.raises(CorruptionError, match="more than 100 levels"):
-        Match(state, [], {"$dict": [["x", {"$list": [tree["$dict"][0][1]]}]]}, {0: place}, 0, 1)
+        Match(state, [], {"$dict": [["x", {"$list": [tree["$dict"][0][1]]}]]}, {0: NOTHING}, 0, 1)
+
+
+MARK_NAMES = st.sampled_from(["m", "m.weight", "o", "o.state.m.weight.s", "r", "p", "(", "a.b", 5])
+BODIES = st.sampled_from([{}, {"type": "SGD"}, {"type": "SGD", "state": 1}, {"type": "x", "state": {"$dict": [["a", 1]]}}, None])
+MARKED = st.recursive(
+    leaves
+    | nodes
+    | st.builds(lambda name: {"$tensor": name}, MARK_NAMES)
+    | st.builds(lambda tag, body: {tag: body}, st.sampled_from([*values.MORE]), BODIES),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda parts: {"$list": parts})
+        | st.lists(st.tuples(st.sampled_from(["m", "o", "a"]), inner).map(list), max_size=2).map(lambda pairs: {"$dict": pairs})
+    ),
+    max_leaves=6,
+)
+PAIRS = st.lists(st.tuples(MARK_NAMES, MARKED).map(list), max_size=2)
+GROUP = st.fixed_dictionaries({"options": PAIRS, "params": st.lists(MARK_NAMES, max_size=2)}) | leaves
+OPTIMIZER = st.fixed_dictionaries(
+    {"groups": st.lists(GROUP, max_size=2), "slots": st.lists(st.tuples(MARK_NAMES, PAIRS).map(list), max_size=2), "rest": PAIRS}
+)
+PLACE = st.fixed_dictionaries(
+    {
+        "rng": st.dictionaries(st.just("r"), MARKED, max_size=1),
+        "per_rank": st.dictionaries(st.just("p"), MARKED, max_size=1),
+        "modules": st.dictionaries(st.just("m"), PAIRS | leaves, max_size=1),
+        "optimizers": st.dictionaries(st.just("o"), OPTIMIZER | leaves, max_size=1),
+    }
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.fixed_dictionaries({"m": MARKED, "o": MARKED, "r": MARKED, "p": MARKED, "h": MARKED, "x": MARKED}), PLACE)
+def test_any_tree_and_place_are_matched_or_refused(tops: dict[str, Any], parts: Any) -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    state = {"m": model, "o": optimizer, "r": lamina.Rng(), "p": lamina.PerRank(1), "h": Holder(), "x": [1, {"a": torch.zeros(1)}]}
+    marks = {"m": {"$module": {}}, "o": {"$optimizer": {"type": "SGD"}}, "r": {"$rng": {}}, "p": {"$per_rank": {}}}
+    entries = [Saved(name, "float32", (1, 1), "") for name in ("m.weight", "o.state.m.weight.s", "o.state.(")]
+    for tree in (tops, {**tops, **marks}):  # such marks are rare among all values
+        with contextlib.suppress(CorruptionError, UnsupportedError):
+            Match(state, entries, {"$dict": [list(item) for item in tree.items()]}, {0: place.checked(parts)}, 0, 1)
 
 
 def test_many_unknown_keys_beside_many_entries_are_told_fast() -> None:
     """Each key against each entry, 10^9 comparisons, would take minutes."""
     count = 30_000
-    place: dict[str, Any] = {"rng": {}, "per_rank": {}, "modules": {}, "optimizers": {}}
     entries = [Saved(f"e{at}.w", "float32", (1,), "") for at in range(count)]
     keys = [f"k{at}" for at in range(count)] + ["e7"]
-    match = Match({}, entries, {"$dict": [[key, 1] for key in keys]}, {0: place}, 0, 1)
+    match = Match({}, entries, {"$dict": [[key, 1] for key in keys]}, {0: NOTHING}, 0, 1)
     assert match.problems.unexpected == keys[:-1] + [each.name for each in entries]
     match.problems.explained = [f"k{at}" for at in range(count)]
     message = match.problems.message(1, strict=True)
