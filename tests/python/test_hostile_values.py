@@ -138,6 +138,15 @@ def test_a_slot_with_another_body_is_damage(node: Any) -> None:
         Match(state, entries, captured.tree, {0: captured.place}, 0, 1)
 
 
+def test_an_option_of_an_optimizer_that_is_malformed_is_told_before_anything_is_filled() -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    state = {"model": model, "sgd": torch.optim.SGD(model.parameters())}
+    captured = Capture(state)
+    captured.place["optimizers"]["sgd"]["groups"][0]["options"][0][1] = {"$float": "0"}
+    with pytest.raises(CorruptionError):
+        Match(state, [Saved("model.weight", "float32", (1, 1), "")], captured.tree, {0: captured.place}, 0, 1)
+
+
 class Holder:
     def state_dict(self) -> Any:
         return {"a": [1]}
