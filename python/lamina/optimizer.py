@@ -18,7 +18,7 @@ from lamina.values import Json
 
 # How a step is computed, not what it computes: a restore leaves these as the caller set them.
 _HOW: Final = frozenset(("foreach", "fused", "capturable", "differentiable"))
-_NOT_OPTIONS: Final = frozenset(("params", "param_names"))
+NOT_OPTIONS: Final = frozenset(("params", "param_names"))
 
 Add = Callable[[Path, torch.Tensor], Json]
 
@@ -107,7 +107,7 @@ def _is_told_here(parameter: Any) -> bool:
 
 
 def _encode_options(group: Mapping[str, Any], path: Path) -> Json:
-    return [[key, inline.encode(value, (*path, key))] for key, value in sorted(group.items()) if key not in _NOT_OPTIONS]
+    return [[key, inline.encode(value, (*path, key))] for key, value in sorted(group.items()) if key not in NOT_OPTIONS]
 
 
 def _encode_slots(slots: Mapping[Any, Any], path: Path, add: Add) -> Json:
@@ -259,7 +259,7 @@ def _split(group: dict[str, Any], settings: Mapping[torch.Tensor, Settings]) -> 
     split = [group, *copies]
     for part, (options, members) in zip(split, parts.items()):
         members.sort()
-        for key in _NOT_OPTIONS & whole.keys():
+        for key in NOT_OPTIONS & whole.keys():
             part[key] = [whole[key][at] for at in members]
         _put_options(part, values.loads(options))
     return split

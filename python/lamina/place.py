@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 from lamina.errors import CorruptionError, InvalidArgumentError
 from lamina.names import from_text
+from lamina.optimizer import NOT_OPTIONS
 from lamina.values import Json
 
 Place: TypeAlias = dict[str, dict[str, Json]]
@@ -67,6 +68,7 @@ def _is_group(group: Json) -> bool:
         isinstance(group, dict)
         and group.keys() == {"options", "params"}
         and _are_named(group["options"])
+        and not any(key in NOT_OPTIONS for key, _ in group["options"])
         and isinstance(group["params"], list)
         and all(isinstance(name, str) for name in group["params"])
     )

@@ -60,6 +60,8 @@ def test_what_a_rank_saves_is_let_through() -> None:
         of_optimizer(groups=[{"options": [], "params": [5]}]),
         of_optimizer(groups=[{"options": [[5, 1]], "params": []}]),
         of_optimizer(groups=[{"options": [["lr", 1], ["lr", 2]], "params": []}]),
+        of_optimizer(groups=[{"options": [["params", 1]], "params": []}]),
+        of_optimizer(groups=[{"options": [["param_names", 1]], "params": []}]),
         of_optimizer(groups=[{"options": [], "params": [], "more": 1}]),
         of_optimizer(slots=[[5, []]]),
         of_optimizer(slots=[["w", [5]]]),
