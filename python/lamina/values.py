@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
-from lamina.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from lamina.errors import CorruptionError, InvalidArgumentError, StateError, UnsupportedError
 from lamina.names import Path, is_component, to_text
 
 Json: TypeAlias = Any
@@ -242,6 +242,7 @@ def decode(node: Json, inner: Callable[[Json], object] | None = None, depth: int
     Raises:
         CorruptionError: a node that `encode` does not make.
         UnsupportedError: a type that this process does not have.
+        StateError: the caller's stack is nearly full.
     """
     check_depth(depth)
     tag = tag_of(node)
@@ -254,7 +255,9 @@ def decode(node: Json, inner: Callable[[Json], object] | None = None, depth: int
         raise CorruptionError(f"plain values in the checkpoint: {tag:.80} has no meaning here")
     try:
         return rule(node[tag], inner or (lambda part: decode(part, None, depth + 1)))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, struct.error) as error:
+    except RecursionError as error:  # depth is bounded, so that it is the caller's stack which is nearly full
+        raise StateError("the call stack has no room to decode plain values: call from fewer functions in one another") from error
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error) as error:
         if isinstance(error, (CorruptionError, UnsupportedError, InvalidArgumentError)):
             raise
         raise CorruptionError(f"plain values in the checkpoint: {tag} is malformed: {error}") from error

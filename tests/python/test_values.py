@@ -6,6 +6,7 @@ import contextlib
 import copy
 import enum
 import importlib.util
+import inspect
 import json
 import math
 import struct
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina import inline, values
-from lamina.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from lamina.errors import CorruptionError, InvalidArgumentError, StateError, UnsupportedError
 
 
 class Color(enum.Enum):
@@ -261,6 +262,17 @@ def test_nesting_ends_at_one_depth_in_both_directions(codec: Any) -> None:
         codec.decode({"$list": [node]})
     with pytest.raises(InvalidArgumentError, match="more than 100 levels"):
         codec.encode(nested(values.DEPTH_MAX + 1))
+
+
+@pytest.mark.parametrize("codec", [values, inline], ids=["values", "inline"])
+def test_a_caller_that_is_nearly_out_of_stack_is_not_told_of_damage(codec: Any) -> None:
+    node = codec.encode(nested(values.DEPTH_MAX))
+
+    def call(count: int) -> Any:
+        return call(count - 1) if count else codec.decode(node)
+
+    with pytest.raises(StateError, match="call stack"):
+        call(sys.getrecursionlimit() - len(inspect.stack(0)) - 200)
 
 
 @pytest.mark.parametrize("dtype", ["g", "G"])
