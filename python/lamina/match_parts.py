@@ -81,9 +81,7 @@ def _optimizer(match: Match, body: Json, template: Any, path: Path) -> Any:
         found[parameter] = merged[name]
         slots = _slots(match, real.state.get(parameter, {}), merged[name], parameter, at)
         match.later(Last.OPTIMIZER, functools.partial(optimizer.put_slots, real, parameter, slots))
-    for options in {id(settings.options): settings.options for settings in found.values()}.values():
-        for _, node in options:
-            inline.decode(node)  # what is malformed is told before anything is filled
+    optimizer.check_settings(real, found, text)
     match.problems.regrouped += [f"{text}: {line}" for line in optimizer.regrouped(real, names, found)]
     rest = {key: inline.decode(node) for key, node in values.items_of(records[0][1]["rest"])} if records else {}
     match.later(Last.OPTIMIZER, functools.partial(optimizer.put_settings, real, found))

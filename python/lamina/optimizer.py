@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from lamina import fsdp1, inline, tensors, values
-from lamina.errors import InvalidArgumentError, UnsupportedError
+from lamina.errors import InvalidArgumentError, MismatchError, UnsupportedError
 from lamina.names import Path, components, from_text, to_text
 from lamina.values import Json
 
@@ -203,6 +203,26 @@ def put_settings(optimizer: torch.optim.Optimizer, settings: Mapping[torch.Tenso
     A parameter without saved options goes with those of its group that have some, so that schedulers find as many groups as before.
     """
     optimizer.param_groups[:] = [part for group in optimizer.param_groups for part in _split(group, settings)]
+
+
+def check_settings(optimizer: torch.optim.Optimizer, settings: Mapping[torch.Tensor, Settings], name: str) -> None:
+    """Whether `put_settings` will go through, asked before anything is filled.
+
+    Raises:
+        CorruptionError: an option is malformed.
+        MismatchError: a tensor stands where the template has one number, or cannot take what was saved; names the option.
+    """
+    for group in optimizer.param_groups:
+        saved = {id(told.options): told.options for parameter in group["params"] if (told := settings.get(parameter)) is not None}
+        for key, node in (option for options in saved.values() for option in options):
+            value, old = inline.decode(node), group.get(key)
+            try:
+                if isinstance(old, torch.Tensor):
+                    torch.empty_like(old, requires_grad=False).copy_(torch.as_tensor(value))
+                elif isinstance(value, torch.Tensor) and old is not None:
+                    value.item()
+            except (ValueError, TypeError, RuntimeError) as error:
+                raise MismatchError(f"{name}: the template cannot take the setting {key!r:.80} of the checkpoint: {error}") from error
 
 
 def regrouped(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], settings: Mapping[torch.Tensor, Settings]) -> list[str]:

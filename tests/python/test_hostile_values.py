@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lamina
 from lamina import inline, place, values
-from lamina.errors import CorruptionError, InvalidArgumentError, UnsupportedError
+from lamina.errors import CorruptionError, InvalidArgumentError, MismatchError, UnsupportedError
 from lamina.matching import Match
 from lamina.state import Capture
 from lamina.targets import Saved
@@ -147,6 +147,17 @@ def test_an_option_of_an_optimizer_that_is_malformed_is_told_before_anything_is_
         Match(state, [Saved("model.weight", "float32", (1, 1), "")], captured.tree, {0: captured.place}, 0, 1)
 
 
+@pytest.mark.parametrize(("lr", "saved"), [(torch.tensor(1.0), "fast"), (torch.tensor(1.0), torch.ones(3)), (1.0, torch.ones(3))], ids=str)
+def test_an_option_that_the_template_cannot_take_is_told_before_anything_is_filled(lr: Any, saved: Any) -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    state = {"model": model, "sgd": torch.optim.SGD(model.parameters(), lr=lr)}
+    captured = Capture(state)
+    options = captured.place["optimizers"]["sgd"]["groups"][0]["options"]
+    next(option for option in options if option[0] == "lr")[1] = inline.encode(saved)
+    with pytest.raises(MismatchError, match=r"^sgd: the template cannot take the setting 'lr'"):
+        Match(state, [Saved("model.weight", "float32", (1, 1), "")], captured.tree, {0: captured.place}, 0, 1)
+
+
 class Holder:
     def state_dict(self) -> Any:
         return {"a": [1]}
@@ -206,7 +217,7 @@ def test_any_tree_and_place_are_matched_or_refused(tops: dict[str, Any], parts: 
     marks = {"m": {"$module": {}}, "o": {"$optimizer": {"type": "SGD"}}, "r": {"$rng": {}}, "p": {"$per_rank": {}}}
     entries = [Saved(name, "float32", (1, 1), "") for name in ("m.weight", "o.state.m.weight.s", "o.state.(")]
     for tree in (tops, {**tops, **marks}):  # such marks are rare among all values
-        with contextlib.suppress(CorruptionError, UnsupportedError):
+        with contextlib.suppress(CorruptionError, UnsupportedError, MismatchError):
             Match(state, entries, {"$dict": [list(item) for item in tree.items()]}, {0: place.checked(parts)}, 0, 1)
 
 
