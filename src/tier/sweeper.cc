@@ -27,6 +27,9 @@ bool IsOfAttempt(std::string_view name) {
   return name == format::kCatalogName || name == format::kPacksName || format::ParsePackName(name).has_value();
 }
 
+// Whether a path under readers/ or probe/ has a name that Lamina gives.
+bool IsOurs(std::string_view path, std::string_view prefix) { return format::IsNonce(path.substr(prefix.size() + 1)); }
+
 absl::StatusOr<bool> Lists(Tier& tier, const std::string& prefix, const std::string& name) {
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> names, tier.ListNames(prefix));
   return std::binary_search(names.begin(), names.end(), name);
@@ -132,7 +135,7 @@ absl::Status Sweeper::AddDropped(const LogRecord& newest, const SweepOptions& op
   LAMINA_ASSIGN_OR_RETURN(const std::vector<ObjectInfo> readers, tier_.List(format::kReadersPrefix));
   std::set<std::string> present;
   for (const ObjectInfo& reader : readers) {
-    if (!reader.name.ends_with('/') && now_ns - reader.modified_ns < options.reader_lease_ns) present.insert(reader.name);
+    if (IsOurs(reader.name, format::kReadersPrefix) && now_ns - reader.modified_ns < options.reader_lease_ns) present.insert(reader.name);
   }
   for (const StepEntry& step : dropped) {
     auto before = readers_.find(step.attempt);
@@ -299,8 +302,8 @@ absl::Status Sweeper::RemoveOldNonces(std::string_view prefix, const SweepOption
   if (infos.empty()) return absl::OkStatus();
   LAMINA_ASSIGN_OR_RETURN(const int64_t now_ns, StoreNowNs(env_, tier_, prefix));
   for (const ObjectInfo& info : infos) {
-    const bool ours = format::IsNonce(std::string_view(info.name).substr(prefix.size() + 1));
-    if (ours && now_ns - info.modified_ns >= kLeftoverAgeNs) LAMINA_RETURN_IF_ERROR(Remove(info.name, options, report));
+    if (IsOurs(info.name, prefix) && now_ns - info.modified_ns >= kLeftoverAgeNs)
+      LAMINA_RETURN_IF_ERROR(Remove(info.name, options, report));
   }
   return absl::OkStatus();
 }

@@ -339,12 +339,12 @@ TEST_CASE("Readers that registered before a drop hold the sweep up, later ones d
   const uint64_t incarnation = place.Claim();
   const uint64_t first = place.Save(place.Attempt(100, incarnation), 0);
   place.Save(place.Attempt(200, incarnation), first);
-  REQUIRE(place.tier.Touch(format::ReaderLeasePath("early")).ok());
+  REQUIRE(place.tier.Touch(format::ReaderLeasePath("000000000000000e")).ok());
   REQUIRE(place.log.Drop({first}, "retention").ok());
   REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.empty());
-  REQUIRE(place.tier.Touch(format::ReaderLeasePath("late")).ok());
+  REQUIRE(place.tier.Touch(format::ReaderLeasePath("000000000000001a")).ok());
   REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.empty());
-  REQUIRE(place.tier.Delete(format::ReaderLeasePath("early")).ok());
+  REQUIRE(place.tier.Delete(format::ReaderLeasePath("000000000000000e")).ok());
   REQUIRE(place.log.Sweep(incarnation)->removed.empty());  // readers without a file have their time of grace
   REQUIRE(place.log.Sweep(incarnation, kAtOnce)->removed.size() == 3);
 }

@@ -262,6 +262,16 @@ TEST_CASE("What a process that died left of a probe goes after a day", "[tier][r
   REQUIRE(!world.Files().contains(leftover));
 }
 
+TEST_CASE("A file under readers/ that Lamina did not name keeps no dropped step", "[tier][retention]") {
+  Place place;
+  place.Save({100, 200});
+  REQUIRE(place.Retain({.keep = 1}) == Steps{100});
+  REQUIRE(place.tier.Touch("readers/notes").ok());
+  const SweepReport report = place.Sweep(kAtOnce);
+  REQUIRE(report.waiting.empty());
+  REQUIRE(report.removed.size() == 3);
+}
+
 TEST_CASE("Files of dead readers and probes go after a day, names that Lamina did not make stay", "[tier][retention]") {
   Place place;
   for (const std::string_view name : {"readers/0123456789abcdef", "probe/0123456789abcdef", "readers/notes", "probe/0123456789ABCDEF"}) {
