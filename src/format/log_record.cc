@@ -225,9 +225,10 @@ absl::StatusOr<LogRecord> DecodeLogRecordCopy(std::span<const std::byte> bytes, 
 }
 
 absl::StatusOr<LogRecord> DecodeLogRecord(std::span<const std::byte> bytes, uint64_t number, const std::optional<Digest>& store_id) {
-  absl::StatusOr<LogRecord> first = DecodeLogRecordCopy(bytes, number, store_id);
+  const size_t half = bytes.size() / 2;  // that no copy reaches beyond, however long it says that it is
+  absl::StatusOr<LogRecord> first = DecodeLogRecordCopy(bytes.first(half), number, store_id);
   if (first.ok() || !absl::IsDataLoss(first.status())) return first;
-  absl::StatusOr<LogRecord> second = DecodeLogRecordCopy(bytes.subspan(bytes.size() / 2), number, store_id);
+  absl::StatusOr<LogRecord> second = DecodeLogRecordCopy(bytes.subspan(half), number, store_id);
   if (second.ok() || !absl::IsDataLoss(second.status())) return second;
   return base::Annotate(first.status(), "both copies are bad, the first");
 }

@@ -94,6 +94,15 @@ TEST_CASE("A log record whose copies are both damaged is refused", "[format]") {
   }
 }
 
+TEST_CASE("No copy of a log record reaches beyond its half of the file", "[format]") {
+  LogRecord record = example::Commit();
+  record.reason = std::string(kLogCopyAlignment, 'r');
+  const std::string bytes = EncodeLogRecord(record);
+  REQUIRE(bytes.size() == 4 * kLogCopyAlignment);
+  REQUIRE(DecodeLogRecordCopy(base::AsBytes(bytes), 2).ok());
+  CHECK(absl::IsDataLoss(Decode(bytes.substr(0, bytes.size() / 2)).status()));
+}
+
 TEST_CASE("A log record cut short is damage or whole, never half read", "[format]") {
   const std::string bytes = EncodeLogRecord(example::Commit());
   for (size_t length = 0; length < bytes.size(); ++length) {
