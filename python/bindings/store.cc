@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine.h"
@@ -94,8 +95,8 @@ class PyStore {
     if (!parts_.IsForked()) Replace(nullptr);
   }
 
-  py::dict Verify(std::optional<int64_t> step, bool full) {
-    const engine::Verification found = Read([step, full](engine::Store& store) { return store.Verify(step, full); });
+  py::dict Verify(std::optional<std::vector<int64_t>> steps, bool full) {
+    const engine::Verification found = Read([steps = std::move(steps), full](engine::Store& store) { return store.Verify(steps, full); });
     py::list problems;
     for (const engine::Problem& problem : found.problems) {
       problems.append(py::dict("file"_a = TextToPython(problem.file), "entry"_a = TextToPython(problem.entry),
@@ -196,7 +197,7 @@ void BindStore(py::module_& module) {
       .def("read_blobs", &PyStore::ReadBlobs, "step"_a)
       .def("unprotected", &PyStore::Unprotected)
       .def("close_step", &PyStore::CloseStep)
-      .def("verify", &PyStore::Verify, "step"_a, "full"_a);
+      .def("verify", &PyStore::Verify, "steps"_a, "full"_a);
   py::class_<PyCollector>(module, "Collector")
       .def(py::init<const std::string&>(), "root"_a)
       .def("collect", &PyCollector::Collect, "step"_a, "keep"_a, "abandoned_grace_s"_a, "gc_grace_s"_a, "dry_run"_a)

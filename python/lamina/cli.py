@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import datetime
 import io
+import itertools
 import json
 import os
 import re
@@ -26,6 +27,8 @@ _FINE: Final = 0
 _CHECK_FAILED: Final = 1
 _WRONG_USE: Final = 2
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # and what turns the direction of text
+_LOOKS_MAX: Final = 20
+_PROBLEMS_MAX: Final = 10_000
 _T = TypeVar("_T")
 
 
@@ -140,9 +143,8 @@ def _show(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     root, step = split_step(options.root)
     store = Store(root)
-    result = _verify_each(store, [step] if step is not None else [each["step"] for each in store.steps()], not options.quick)
-    if step is None:
-        _add_problems(result, store.verify(None, full=False))  # the store's header and the log, and what describes abandoned steps
+    steps = [step] if step is not None else [each["step"] for each in store.steps()]
+    result = _verify_each(store, steps, not options.quick, whole_root=step is None)
     if options.json:
         _print_json({"root": root, **result})
     else:
@@ -152,15 +154,17 @@ def _verify(options: argparse.Namespace) -> int:
     return _FINE if result["ok"] else _CHECK_FAILED
 
 
-def _verify_each(store: Store, steps: Sequence[int], full: bool) -> dict[str, Any]:
-    found = [store.verify(step, full) for step in _with_progress(steps)]
-    problems = [problem for each in found for problem in each["problems"]]
-    return {"ok": all(each["ok"] for each in found), "problems": problems, "steps": list(steps)}
-
-
-def _add_problems(result: dict[str, Any], found: Mapping[str, Any]) -> None:
-    result["problems"] += [problem for problem in found["problems"] if problem not in result["problems"]]
-    result["ok"] = not result["problems"]
+def _verify_each(store: Store, steps: Sequence[int], full: bool, whole_root: bool) -> dict[str, Any]:
+    """Each look reads the log: there are few, however many the steps, and enough for a progress bar. `whole_root`: the store's header too,
+    and the log, and what describes abandoned steps."""
+    at_once = max(1, -(-len(steps) // _LOOKS_MAX))
+    looks = (store.verify(steps[first : first + at_once], full) for first in _with_progress(range(0, len(steps), at_once)))
+    problems: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for found in itertools.chain(looks, (store.verify(None, full=False) for _ in range(whole_root))):
+        for problem in found["problems"]:
+            if len(problems) < _PROBLEMS_MAX:
+                problems.setdefault(tuple(problem.values()), problem)
+    return {"ok": not problems, "problems": list(problems.values()), "steps": list(steps)}
 
 
 def _with_progress(steps: Sequence[_T], what: str = "verifying") -> Iterable[_T]:

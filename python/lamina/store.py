@@ -8,7 +8,7 @@ import functools
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -139,18 +139,18 @@ class Store:
                     found[memory] = make(opened.read(memory), opened.entries[memory])
             return {name: found[opened.entries[name].alias_of or name] for name in wanted}
 
-    def verify(self, step: int | None = None, full: bool = True) -> dict[str, Any]:
+    def verify(self, step: int | Sequence[int] | None = None, full: bool = True) -> dict[str, Any]:
         """Checks a step (default: the whole root, abandoned steps included).
 
         Args:
-            step: which one.
+            step: which one, or several in one go.
             full: whether to read all bytes, or only what describes them.
 
         Returns:
             A dict with "ok"; "problems", a list of dicts with "file", "entry", "chunk" and "message"; and how many "steps", "chunks" and
             "bytes" were checked.
         """
-        return self._core.verify(step, full)
+        return self._core.verify([step] if isinstance(step, int) else step, full)
 
     def stat(self, step: int | None = None) -> dict[str, Any]:
         """What a step (default: the newest) holds: counts of entries and bytes by dtype; what is shared counts once."""

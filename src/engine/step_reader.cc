@@ -6,16 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status.h"
-#include "base/units.h"
 #include "engine/agreement.h"
 #include "format/version.h"
-#include "tier/log.h"
 
 namespace lamina::engine {
 namespace {
-
-constexpr int64_t kLooksMin = 16;
-constexpr int64_t kLookAgainNs = base::kSecondNs;
 
 absl::Status WrongDigest(const std::string& name, const format::Digest& found, const format::Digest& expected) {
   return absl::DataLossError(absl::StrCat("'", name, "': checksum ", format::ToString(found), ", expected ", format::ToString(expected)));
@@ -37,23 +32,21 @@ absl::Status SaysTooMuch(std::string_view where, const std::string& pack) {
 bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status); }
 
 StepReader::StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s,
-                       std::function<void(std::string)> waiting)
-    : env_(env),
-      tier_(tier),
-      store_(store),
+                       std::function<void(std::string)> waiting, std::shared_ptr<DropWatch> drops)
+    : store_(store),
       entry_(entry),
       retry_s_(retry_s),
       files_(env, tier,
              {SecondsToNs(retry_s), [](std::string_view) { return true; },
               [this](const std::string& name, const absl::Status& failure, bool last) { return Judge(name, failure, last); },
               std::move(waiting)}),
-      look_mutex_(env),
+      drops_(drops != nullptr ? std::move(drops) : std::make_shared<DropWatch>(env, tier)),
       mutex_(env) {}
 
 absl::StatusOr<std::unique_ptr<StepReader>> StepReader::Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
                                                              const format::StepEntry& entry, double retry_s,
-                                                             std::function<void(std::string)> waiting) {
-  std::unique_ptr<StepReader> reader(new StepReader(env, tier, store, entry, retry_s, std::move(waiting)));
+                                                             std::function<void(std::string)> waiting, std::shared_ptr<DropWatch> drops) {
+  std::unique_ptr<StepReader> reader(new StepReader(env, tier, store, entry, retry_s, std::move(waiting), std::move(drops)));
   const std::string name = format::CatalogPath(entry.attempt);
   LAMINA_ASSIGN_OR_RETURN(const std::string bytes, reader->ReadMetadata(name, entry.catalog_digest));
   absl::StatusOr<format::Catalog> catalog = format::DecodeCatalog(base::AsBytes(bytes));
@@ -75,29 +68,8 @@ absl::Status StepReader::Judge(const std::string& name, const absl::Status& fail
 
 // A file that is not there because its step was dropped is no damage, and no older step is to be taken for it.
 absl::Status StepReader::UnlessDropped(const std::string& name, const absl::Status& status) {
-  if (!IsDropped()) return status;
+  if (!drops_->IsDropped(entry_)) return status;
   return absl::NotFoundError(absl::StrCat("step ", entry_.attempt.step, " was dropped while reading: '", name, "' is gone"));
-}
-
-bool StepReader::IsDropped() {
-  const int64_t now_ns = env_.MonotonicNs();
-  {
-    const env::MutexLock lock(look_mutex_);
-    // However many files an index names that are not there, the log is not read for each of them.
-    const bool looks = look_count_ < kLooksMin || now_ns - looked_ns_ >= kLookAgainNs;
-    if (dropped_ || !looks) return dropped_;
-    ++look_count_;
-    looked_ns_ = now_ns;
-  }
-  tier::Log log(env_, tier_);
-  const absl::StatusOr<format::LogRecord> newest = log.Newest(/*damage_ok=*/true);
-  // A record older than the commit, as a stale view may show it, knows nothing of the step.
-  if (!newest.ok() || newest->damaged != 0 || newest->number < entry_.commit) return false;
-  const auto step =
-      std::find_if(newest->steps.begin(), newest->steps.end(), [&](const auto& each) { return each.commit == entry_.commit; });
-  if (step != newest->steps.end() && step->state != format::StepState::kDropped) return false;
-  const env::MutexLock lock(look_mutex_);
-  return dropped_ = true;
 }
 
 absl::StatusOr<std::string> StepReader::ReadMetadata(const std::string& name, const format::Digest& digest) {

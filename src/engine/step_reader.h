@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/drop_watch.h"
 #include "env/env.h"
 #include "env/sync.h"
 #include "format/catalog.h"
@@ -31,10 +32,12 @@ class StepReader {
  public:
   // Reads the catalog and compares its digest with the log's. Files that are missing or stale are asked for again for `retry_s`, also once
   // they are open; what is still missing then is DataLoss, naming the file; or NotFound at once when the log says that the step was dropped
-  // meanwhile, for this and for all reads below. `waiting` gets one line for each file that is waited for.
+  // meanwhile, for this and for all reads below. `waiting` gets one line for each file that is waited for. `drops`: shared by whoever reads
+  // many steps of one log; null: this reader's own.
   static absl::StatusOr<std::unique_ptr<StepReader>> Open(env::Env& env, tier::Tier& tier, const format::StoreHeader& store,
                                                           const format::StepEntry& entry, double retry_s,
-                                                          std::function<void(std::string)> waiting = {});
+                                                          std::function<void(std::string)> waiting = {},
+                                                          std::shared_ptr<DropWatch> drops = nullptr);
 
   // Holds a lease for as long as the step is open.
   void Hold(std::unique_ptr<tier::ReaderLease> lease) { lease_ = std::move(lease); }
@@ -79,10 +82,9 @@ class StepReader {
   };
 
   StepReader(env::Env& env, tier::Tier& tier, const format::StoreHeader& store, const format::StepEntry& entry, double retry_s,
-             std::function<void(std::string)> waiting);
+             std::function<void(std::string)> waiting, std::shared_ptr<DropWatch> drops);
   absl::Status Judge(const std::string& name, const absl::Status& failure, bool last);
   absl::Status UnlessDropped(const std::string& name, const absl::Status& status);
-  bool IsDropped();  // as far as the log was seen to say so: the first times it is looked at, then at most once a second
   absl::StatusOr<std::string> ReadMetadata(const std::string& name, const format::Digest& digest);
   absl::StatusOr<Pack*> OpenPack(const format::AttemptId& attempt, uint32_t writer, const format::Digest& nonce)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -92,16 +94,11 @@ class StepReader {
   absl::StatusOr<tier::ObjectReader*> ChargeTable(uint32_t writer, uint32_t table);
   absl::Status ChargeChunks(uint32_t writer, uint32_t table, std::span<const format::ChunkRecord> chunks);
 
-  env::Env& env_;
-  tier::Tier& tier_;
   const format::StoreHeader store_;
   const format::StepEntry entry_;
   const double retry_s_;
   tier::PatientTier files_;  // all but the log is read through it
-  env::Mutex look_mutex_;    // behind mutex_
-  int64_t look_count_ ABSL_GUARDED_BY(look_mutex_) = 0;
-  int64_t looked_ns_ ABSL_GUARDED_BY(look_mutex_) = 0;
-  bool dropped_ ABSL_GUARDED_BY(look_mutex_) = false;
+  const std::shared_ptr<DropWatch> drops_;
   std::unique_ptr<tier::ReaderLease> lease_;
   format::Catalog catalog_;
   env::Mutex mutex_;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -39,7 +40,9 @@ class Store {
   absl::StatusOr<std::unique_ptr<StepReader>> OpenStep(std::optional<int64_t> step);
   // The whole tensor, row-major, every byte checked.
   absl::StatusOr<std::string> ReadTensor(StepReader& reader, std::string_view name);
-  absl::StatusOr<Verification> Verify(std::optional<int64_t> step, bool full) { return engine::Verify(env_, tier_, step, full); }
+  absl::StatusOr<Verification> Verify(std::optional<std::vector<int64_t>> steps, bool full) {
+    return engine::Verify(env_, tier_, std::move(steps), full);
+  }
 
  private:
   Store(env::Env& env, tier::Tier& tier, const format::StoreHeader& header) : env_(env), tier_(tier), header_(header) {}

@@ -1,8 +1,10 @@
 #include "engine/verify.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "engine/drop_watch.h"
 #include "engine/step_reader.h"
 #include "engine/store.h"
 #include "format/nonfinite.h"
@@ -30,10 +33,15 @@ struct Region {
   uint64_t end = 0;
 };
 
-// What is known of a writer's own pack while its step is checked.
+// What is known while a step is checked: of a writer,
+struct WriterUse {
+  bool opens = false;       // header, footer and index are sound
+  std::vector<bool> named;  // which tables of its index the catalog names
+};
+
+// and of a pack, by the tables that could be read.
 struct PackUse {
-  bool opens = false;     // header, footer and index are sound
-  bool all_known = true;  // every table could be read, so that `regions` is all that the pack is used for
+  uint64_t live_bytes = 0;  // that the step's chunks have in it
   std::vector<Region> regions;
 };
 
@@ -43,9 +51,27 @@ std::string Shortened(const std::string& name) {
   return shown.substr(1, shown.size() - 2);
 }
 
+// As FindStep finds each; the line is gone through once for all.
+absl::StatusOr<std::vector<format::StepEntry>> EntriesOf(const format::LogRecord& record, const std::vector<int64_t>& steps) {
+  std::map<int64_t, const format::StepEntry*> known;
+  for (const format::StepEntry& entry : record.steps) {
+    if (entry.state != format::StepState::kDropped) known[entry.attempt.step] = &entry;
+  }
+  const std::vector<format::StepEntry> line = tier::LineOf(record);
+  for (auto entry = line.rbegin(); entry != line.rend(); ++entry) known[entry->attempt.step] = &*entry;
+  std::vector<format::StepEntry> entries;
+  for (const int64_t step : steps) {
+    const auto found = known.find(step);
+    if (found == known.end()) return FindStep(record, step).status();
+    entries.push_back(*found->second);
+  }
+  return entries;
+}
+
 class Verifier {
  public:
-  Verifier(env::Env& env, tier::Tier& tier, bool full) : env_(env), tier_(tier), full_(full) {}
+  Verifier(env::Env& env, tier::Tier& tier, bool full)
+      : env_(env), tier_(tier), full_(full), drops_(std::make_shared<DropWatch>(env, tier)) {}
 
   // `store`: null when its own file is bad.
   void CheckLogRecords(const format::StoreHeader* store) {
@@ -63,15 +89,18 @@ class Verifier {
 
   void CheckStep(const format::StoreHeader& store, const format::StepEntry& entry) {
     ++result_.steps;
-    absl::StatusOr<std::unique_ptr<StepReader>> opened = StepReader::Open(env_, tier_, store, entry, /*retry_s=*/0);
+    absl::StatusOr<std::unique_ptr<StepReader>> opened = StepReader::Open(env_, tier_, store, entry, /*retry_s=*/0, {}, drops_);
     if (!opened.ok()) return Report(format::CatalogPath(entry.attempt), opened.status());
     StepReader& reader = **opened;
     used_.assign(reader.catalog().writers.size(), {});
-    live_bytes_.clear();
+    all_known_ = true;
+    packs_.clear();
     for (uint32_t writer = 0; writer < used_.size(); ++writer) {
-      const absl::Status status = reader.IndexOf(writer).status();
-      if (!status.ok()) Report(reader.PackName(writer, 0), status);
-      used_[writer].opens = status.ok();
+      const absl::StatusOr<const format::Index*> index = reader.IndexOf(writer);
+      if (!index.ok()) Report(reader.PackName(writer, 0), index.status());
+      all_known_ = all_known_ && index.ok();
+      used_[writer].opens = index.ok();
+      if (index.ok()) used_[writer].named.assign((*index)->tables.size(), false);
     }
     for (const format::CatalogTensor& tensor : reader.catalog().tensors) {
       const int64_t element_bytes = DTypeBytes(tensor.dtype);
@@ -85,6 +114,8 @@ class Verifier {
       CheckTable(reader, blob.writer, blob.table, name, static_cast<int64_t>(blob.bytes), DType::kUint8);
     }
     CheckPacks(reader);
+    for (uint32_t writer = 0; writer < used_.size(); ++writer) CheckNamed(reader, writer);
+    if (!full_ || !all_known_) return;
     for (uint32_t writer = 0; writer < used_.size(); ++writer) CheckGaps(reader, writer);
   }
 
@@ -100,14 +131,18 @@ class Verifier {
   Verification Take() { return std::move(result_); }
 
  private:
-  // Each of the two copies alone, so that damage in one shows although readers can do without it; and the zeros behind them, which readers
-  // pass over.
+  // Each of the two copies alone, so that damage in one shows although readers can do without it; and that both halves of the file are the
+  // same, to the zeros behind the payload, which readers pass over.
   void CheckLogRecord(uint64_t number, const format::StoreHeader* store) {
     const std::string name = format::LogPath(number);
     const absl::StatusOr<std::string> bytes = tier::ReadWhole(tier_, name, format::kMetadataBytesMax);
     if (!bytes.ok()) return Report(name, bytes.status());
+    if (bytes->size() % (2 * format::kLogCopyAlignment) != 0) {
+      Report(name, absl::DataLossError(absl::StrCat("'", name, "' has ", bytes->size(), " bytes, which is no multiple of ",
+                                                    2 * format::kLogCopyAlignment, ": not two whole copies")));
+    }
     const size_t half = bytes->size() / 2;
-    bool sound = true;
+    bool sound = bytes->size() % 2 == 0;
     for (const bool first : {true, false}) {
       const std::string copy = bytes->substr(first ? 0 : half, half);
       const std::optional<format::Digest> store_id = store != nullptr ? std::optional(store->store_id) : std::nullopt;
@@ -150,12 +185,10 @@ class Verifier {
       return Report(name, absl::DataLossError("it belongs to another store or attempt"));
     }
     for (const format::CatalogWriter& writer : reader.catalog().writers) CheckListed(*packs, name, writer);
-    bool all_known = true;
     for (uint32_t writer = 0; writer < used_.size(); ++writer) {
-      all_known = all_known && used_[writer].opens && used_[writer].all_known;
       if (used_[writer].opens) CheckReferences(reader, writer, *packs, name);
     }
-    for (const format::ReachedPack& pack : packs->packs) CheckReached(reader, pack, name, all_known);
+    for (const format::ReachedPack& pack : packs->packs) CheckReached(reader, pack, name);
   }
 
   // `reference`: a pack that the catalog or an index names.
@@ -189,39 +222,40 @@ class Verifier {
   }
 
   // One line of the step's list: the pack is there and as long as it says, and so are the bytes that the step needs of it.
-  void CheckReached(StepReader& reader, const format::ReachedPack& pack, const std::string& name, bool all_known) {
+  void CheckReached(StepReader& reader, const format::ReachedPack& pack, const std::string& name) {
     const std::string path = format::PackPath(pack.attempt, pack.writer);
     const absl::StatusOr<int64_t> bytes = reader.PackBytes(pack.attempt, pack.writer, pack.nonce);
     if (!bytes.ok()) return Report(path, bytes.status());
     if (static_cast<uint64_t>(*bytes) != pack.pack_bytes) {
       Report(name, absl::DataLossError(absl::StrCat("'", name, "' gives '", path, "' ", pack.pack_bytes, " bytes, it has ", *bytes)));
     }
-    if (!all_known) return;
-    const auto found = live_bytes_.find({pack.attempt, pack.writer});
-    const uint64_t live = found == live_bytes_.end() ? 0 : found->second;
+    if (!all_known_) return;
+    const auto found = packs_.find({pack.attempt, pack.writer});
+    const uint64_t live = found == packs_.end() ? 0 : found->second.live_bytes;
     if (live == pack.live_bytes) return;
     Report(name, absl::DataLossError(absl::StrCat("'", name, "' says that ", pack.live_bytes, " bytes of '", path,
                                                   "' are needed, by the chunk tables it is ", live)));
   }
 
   void CheckTable(StepReader& reader, uint32_t writer, uint32_t table, const std::string& entry, int64_t box_bytes, DType dtype) {
-    PackUse& use = used_[writer];
+    WriterUse& use = used_[writer];
     if (!use.opens) return;  // said once, of the pack
+    if (table < use.named.size()) use.named[table] = true;
     const absl::StatusOr<std::vector<format::ChunkRecord>> chunks = reader.Table(writer, table, box_bytes, DTypeBytes(dtype));
     if (!chunks.ok()) {
-      use.all_known = false;
+      all_known_ = false;
       return Report(reader.PackName(writer, 0), base::Annotate(chunks.status(), absl::StrCat("'", entry, "'")), entry);
     }
     const absl::StatusOr<const format::Index*> index = reader.IndexOf(writer);
     if (!index.ok()) return Report(reader.PackName(writer, 0), index.status());
     const format::TableReference& reference = (*index)->tables[table];
     const uint64_t table_end = reference.offset + reference.chunk_count * sizeof(format::ChunkRecord);
-    if (reference.pack == 0) use.regions.push_back({reference.offset, table_end});
+    UseOf((*index)->packs[reference.pack]).regions.push_back({reference.offset, table_end});
     for (size_t ordinal = 0; ordinal < chunks->size(); ++ordinal) {
       const format::ChunkRecord& chunk = (*chunks)[ordinal];
-      const format::PackReference& pack = (*index)->packs[chunk.pack];
-      live_bytes_[{pack.attempt, pack.writer}] += chunk.stored_bytes;
-      if (chunk.pack == 0) use.regions.push_back({chunk.offset, chunk.offset + chunk.stored_bytes});
+      PackUse& pack = UseOf((*index)->packs[chunk.pack]);
+      pack.live_bytes += chunk.stored_bytes;
+      pack.regions.push_back({chunk.offset, chunk.offset + chunk.stored_bytes});
       if (!full_) continue;
       scratch_.resize(chunk.raw_bytes);
       ++result_.chunks;
@@ -245,11 +279,21 @@ class Verifier {
     return count == chunk.nonfinite_count ? absl::OkStatus() : wrong("number of non-finite values", count, chunk.nonfinite_count);
   }
 
-  // What no header, chunk, table, index or footer covers is zero.
-  void CheckGaps(StepReader& reader, uint32_t writer) {
-    if (!full_ || !used_[writer].opens || !used_[writer].all_known) return;
+  // A writer of a step writes nothing that the step does without.
+  void CheckNamed(StepReader& reader, uint32_t writer) {
+    const std::vector<bool>& named = used_[writer].named;
+    const auto found = std::find(named.begin(), named.end(), false);
+    if (found == named.end()) return;
+    all_known_ = false;
     const std::string name = reader.PackName(writer, 0);
-    std::vector<Region>& used = used_[writer].regions;
+    Report(name, absl::DataLossError(absl::StrCat("the index of '", name, "': chunk table ", found - named.begin(),
+                                                  " is that of nothing that the catalog names")));
+  }
+
+  // What no header, chunk, table, index or footer covers is zero, whichever index of the step names it.
+  void CheckGaps(StepReader& reader, uint32_t writer) {
+    const std::string name = reader.PackName(writer, 0);
+    std::vector<Region>& used = UseOf(reader.catalog().writers[writer]).regions;
     const absl::StatusOr<tier::ObjectReader*> object = reader.PackOf(writer, 0);
     if (!object.ok()) return Report(name, object.status());
     const absl::StatusOr<int64_t> index_offset = reader.IndexOffset(writer);
@@ -262,6 +306,11 @@ class Verifier {
       if (region.begin > covered) CheckZero(**object, name, covered, region.begin);
       covered = std::max(covered, region.end);
     }
+  }
+
+  template <typename Reference>
+  PackUse& UseOf(const Reference& pack) {
+    return packs_[{pack.attempt, pack.writer}];
   }
 
   void CheckZero(tier::ObjectReader& object, const std::string& name, uint64_t begin, uint64_t end) {
@@ -282,8 +331,10 @@ class Verifier {
   env::Env& env_;
   tier::Tier& tier_;
   const bool full_;
-  std::vector<PackUse> used_;                                              // of each writer of the step
-  std::map<std::pair<format::AttemptId, uint32_t>, uint64_t> live_bytes_;  // stored bytes that the step's chunks have in each pack
+  const std::shared_ptr<DropWatch> drops_;  // of all steps
+  std::vector<WriterUse> used_;             // of each writer of the step
+  std::map<std::pair<format::AttemptId, uint32_t>, PackUse> packs_;
+  bool all_known_ = true;  // every index and table of the step could be read, so that `packs_` is all that it needs
   Verification result_;
   std::set<std::string> seen_;
   std::vector<std::byte> scratch_;
@@ -291,7 +342,7 @@ class Verifier {
 
 }  // namespace
 
-absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::optional<int64_t> step, bool full) {
+absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::optional<std::vector<int64_t>> steps, bool full) {
   const tier::ReaderLease lease(env, tier);
   tier::Log log(env, tier);
   Verifier verifier(env, tier, full);
@@ -301,17 +352,16 @@ absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::option
   const absl::StatusOr<format::LogRecord> newest = log.Newest(/*damage_ok=*/true);
   if (!newest.ok() && !absl::IsDataLoss(newest.status())) return newest.status();
   if (!newest.ok()) verifier.Report(std::string(format::kLogPrefix), newest.status());
-  if (!step.has_value()) verifier.CheckLogRecords(store.ok() ? &*store : nullptr);
-  if (store.ok() && newest.ok()) {
-    if (step.has_value()) {
-      LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(*newest, *step));
-      verifier.CheckStep(*store, entry);
-    } else {
-      for (const format::StepEntry& entry : newest->steps) {
-        if (entry.state != format::StepState::kDropped) verifier.CheckStep(*store, entry);
-      }
-    }
+  if (!steps.has_value()) verifier.CheckLogRecords(store.ok() ? &*store : nullptr);
+  if (!store.ok() || !newest.ok()) return verifier.Take();
+  std::vector<format::StepEntry> entries;
+  if (steps.has_value()) {
+    LAMINA_ASSIGN_OR_RETURN(entries, EntriesOf(*newest, *steps));
+  } else {
+    std::copy_if(newest->steps.begin(), newest->steps.end(), std::back_inserter(entries),
+                 [](const auto& entry) { return entry.state != format::StepState::kDropped; });
   }
+  for (const format::StepEntry& entry : entries) verifier.CheckStep(*store, entry);
   return verifier.Take();
 }
 

@@ -26,9 +26,9 @@ struct Verification {
   std::vector<Problem> problems;
 };
 
-// Looks at the store's header, every record of the log and every step of the table, abandoned ones too; or, with `step`, at that step of
-// the line alone. `full` reads every byte of every pack; without it header, footer, index and length of each. Problems do not stop it. A
-// status: the root cannot be read at all.
-absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::optional<int64_t> step, bool full);
+// Looks at the store's header, every record of the log and every step of the table, abandoned ones too; or, with `steps`, at those
+// steps alone, as FindStep finds them, and at no record but the newest. `full` reads every byte of every pack; without it header, footer,
+// index and length of each. Problems do not stop it. A status: the root cannot be read at all.
+absl::StatusOr<Verification> Verify(env::Env& env, tier::Tier& tier, std::optional<std::vector<int64_t>> steps, bool full);
 
 }  // namespace lamina::engine

@@ -65,22 +65,54 @@ struct HostileRoot {
     tensor.boxes = {{.box = {.offset = std::vector<int64_t>(shape.size(), 0), .extent = shape}, .writer = 0, .table = 0}};
   }
 
-  // Puts all files, with digests and lengths that fit.
-  void Publish() {
+  // Without the blob and its table, whose bytes become padding.
+  void LeaveOutBlob() {
+    const format::TableReference& table = index.tables[1];
+    pack.replace(table.offset, table.chunk_count * sizeof(format::ChunkRecord), table.chunk_count * sizeof(format::ChunkRecord), '\0');
+    index.tables.pop_back();
+    catalog.blobs.clear();
+  }
+
+  // The rest of a pack: `index`, whose digest comes back in the footer, and the footer.
+  static format::PackFooter Finish(std::string& pack, const format::Index& index) {
     const std::string index_bytes = format::EncodeIndex(index);
-    const format::PackFooter footer{.nonce = example::kNonce,
+    const format::PackFooter footer{.nonce = index.nonce,
                                     .index_offset = pack.size(),
                                     .index_bytes = index_bytes.size(),
                                     .index_digest = format::Checksum128(base::AsBytes(index_bytes)),
                                     .pack_bytes = pack.size() + index_bytes.size() + format::kPackFooterBytes};
     pack += index_bytes + format::EncodePackFooter(footer);
+    return footer;
+  }
+
+  // One more, whose bytes all lie in other packs.
+  void AddWriter(const format::Index& of_writer, std::string its_pack) {
+    const format::PackFooter footer = Finish(its_pack, of_writer);
+    REQUIRE(tier.PutIfAbsent(format::PackPath(of_writer.attempt, of_writer.writer), its_pack).ok());
+    catalog.writers.push_back({.attempt = of_writer.attempt,
+                               .writer = of_writer.writer,
+                               .nonce = of_writer.nonce,
+                               .index_digest = footer.index_digest,
+                               .pack_bytes = footer.pack_bytes});
+    more_packs.push_back({.attempt = of_writer.attempt,
+                          .writer = of_writer.writer,
+                          .nonce = of_writer.nonce,
+                          .pack_bytes = footer.pack_bytes,
+                          .live_bytes = 0});
+  }
+
+  // Puts all files, with digests and lengths that fit.
+  void Publish() {
+    const format::PackFooter footer = Finish(pack, index);
     for (format::CatalogWriter& writer : catalog.writers) {
+      if (writer.writer != 0) continue;
       writer.index_digest = footer.index_digest;
       writer.pack_bytes = pack_bytes_claimed.value_or(footer.pack_bytes);
     }
     format::Packs packs = example::OnePack();
     packs.packs[0].pack_bytes = list_bytes_claimed.value_or(footer.pack_bytes);
     packs.packs[0].live_bytes = live_bytes;
+    packs.packs.insert(packs.packs.end(), more_packs.begin(), more_packs.end());
     const std::string catalog_bytes = format::EncodeCatalog(catalog);
     const std::string packs_bytes = format::EncodePacks(packs);
     format::LogRecord record = example::Commit();
@@ -121,7 +153,8 @@ struct HostileRoot {
   std::optional<uint64_t> pack_bytes_claimed;  // by the catalog
   std::optional<uint64_t> list_bytes_claimed;  // by `packs`
   uint64_t live_bytes = 2 * kChunkBytes;       // by `packs`
-  int64_t read_bytes = 0;                      // of chunks, by the last verify
+  std::vector<format::ReachedPack> more_packs;
+  int64_t read_bytes = 0;  // of chunks, by the last verify
   absl::Status open_status;
   std::unique_ptr<Store> store;
   std::unique_ptr<StepReader> reader;
@@ -135,7 +168,7 @@ bool SaysMoreThanPackHolds(const absl::Status& status) {
 
 TEST_CASE("A root of one chunk, named once by each table, reads", "[engine]") {
   HostileRoot root(1);
-  root.catalog.blobs.clear();
+  root.LeaveOutBlob();
   root.live_bytes = kChunkBytes;
   root.Publish();
   CHECK(root.store->ReadTensor(*root.reader, "w").value() == std::string(kChunkBytes, 'r'));
@@ -195,6 +228,35 @@ TEST_CASE("Many packs that are missing do not have the log looked at for each of
   const std::string problems = root.Problems();
   REQUIRE(problems.find("is missing, and was so for 0 s") != std::string::npos);
   REQUIRE(std::count(problems.begin(), problems.end(), '\n') >= kMissing);
+  REQUIRE(root.tier.log_lists < 100);
+}
+
+TEST_CASE("Many steps that are missing do not have the log looked at for each of them", "[engine]") {
+  constexpr uint64_t kMissing = 3000;
+  HostileRoot root(1);
+  root.Publish();
+  format::LogRecord record = example::Commit();
+  record.number = kMissing + record.number;
+  record.kind = format::RecordKind::kRewrite;
+  record.subject = {};
+  std::vector<int64_t> steps;
+  for (uint64_t i = 0; i < kMissing; ++i) {
+    format::StepEntry step = record.steps.back();
+    step.parent = step.commit;
+    ++step.commit;
+    ++step.attempt.step;
+    steps.push_back(step.attempt.step);
+    record.steps.push_back(step);
+  }
+  record.head = record.steps.back().commit;
+  REQUIRE(root.tier.PutIfAbsent(format::LogPath(record.number), format::EncodeLogRecord(record)).ok());
+  root.tier.log_lists = 0;
+  SECTION("of a whole root") { steps.clear(); }
+  SECTION("of those that are named") {}
+  const auto named = steps.empty() ? std::nullopt : std::optional(steps);
+  const Verification found = root.store->Verify(named, /*full=*/false).value();
+  REQUIRE(found.steps == static_cast<int64_t>(kMissing) + (named.has_value() ? 0 : 1));
+  REQUIRE(found.problems.size() >= kMissing);
   REQUIRE(root.tier.log_lists < 100);
 }
 
@@ -282,6 +344,42 @@ TEST_CASE("Verify compares the list of packs with what the step needs", "[engine
   }
   root.Publish();
   CHECK_THAT(root.Problems(/*full=*/false), Catch::Contains(expected));
+}
+
+TEST_CASE("Verify says that a table of an index is named by nothing", "[engine]") {
+  HostileRoot root(1);
+  root.catalog.blobs.clear();
+  root.live_bytes = kChunkBytes;
+  root.Publish();
+  CHECK_THAT(root.Problems(/*full=*/false), Catch::Contains("chunk table 1 is that of nothing that the catalog names"));
+}
+
+TEST_CASE("What the index of another writer names in a pack is no padding of it", "[engine]") {
+  HostileRoot root(1);
+  const std::string raw(kChunkBytes, 's');
+  format::ChunkRecord record = example::Chunk();
+  record.raw_bytes = record.stored_bytes = kChunkBytes;
+  record.offset = root.pack.size();
+  record.pack = 1;
+  record.fingerprint = format::Fingerprint(base::AsBytes(raw), example::kSeed);
+  record.stored_checksum = format::Checksum64(base::AsBytes(raw));
+  root.pack += raw;
+  root.LeaveOutBlob();
+  const std::string table = format::EncodeChunkTable(std::span(&record, 1));
+  format::PackHeader header = example::Header();
+  header.writer = 1;
+  header.nonce.low ^= 1;
+  std::string pack = format::EncodePackHeader(header);
+  format::Index index = example::OneTensorIndex();
+  index.writer = 1;
+  index.nonce = header.nonce;
+  index.packs = {{.tier = 0, .attempt = header.attempt, .writer = 1, .nonce = header.nonce}, index.packs[0]};
+  index.tables = {{.digest = format::Checksum128(base::AsBytes(table)), .pack = 0, .offset = pack.size(), .chunk_count = 1}};
+  pack += table;
+  root.AddWriter(index, pack);
+  root.catalog.blobs = {{.name = "tree", .rank = 0, .writer = 1, .table = 0, .bytes = kChunkBytes}};
+  root.Publish();
+  CHECK(root.Problems() == "");
 }
 
 TEST_CASE("Verify looks at what a reader of raw chunks leaves to it", "[engine]") {

@@ -114,8 +114,27 @@ TEST_CASE("Verify finds nothing wrong with a sound root", "[engine]") {
     REQUIRE(verification->steps == 2);
     REQUIRE((verification->chunks > 0) == full);
   }
-  REQUIRE(engine::Verify(*root.env, root.tier, 100, true)->steps == 1);
-  REQUIRE(absl::IsNotFound(engine::Verify(*root.env, root.tier, 150, true).status()));
+  REQUIRE(engine::Verify(*root.env, root.tier, std::vector<int64_t>{100}, true)->steps == 1);
+  REQUIRE(absl::IsNotFound(engine::Verify(*root.env, root.tier, std::vector<int64_t>{100, 150}, true).status()));
+}
+
+TEST_CASE("Verify says that a record of the log is not two whole copies", "[engine]") {
+  Root root;
+  const std::string name = format::LogPath(2);
+  const std::string record = root.Files("log").at(name);
+  const auto told = [&](const std::string& bytes) {
+    root.Put(name, bytes);
+    const auto verification = engine::Verify(*root.env, root.tier, std::nullopt, false);
+    REQUIRE(verification.ok());
+    std::string text;
+    for (const engine::Problem& problem : verification->problems) text += problem.message + "\n";
+    return text;
+  };
+  const std::string copy = record.substr(0, record.size() / 2);
+  CHECK_THAT(told(copy), Catch::Contains("4096 bytes, which is no multiple of 8192"));
+  CHECK_THAT(told(record + '\0'), Catch::Contains("8193 bytes, which is no multiple of 8192") && !Catch::Contains("differ"));
+  CHECK_THAT(told(copy + std::string(100, '\0') + copy + std::string(100, '\0')), Catch::Contains("8392 bytes, which is no multiple"));
+  CHECK(told(record) == "");
 }
 
 TEST_CASE("Verify says which file any flipped bit is in, and a restore never yields other bits", "[engine]") {

@@ -423,7 +423,7 @@ absl::Status ReadRoot(Bytes input, size_t& problem_count) {
   const absl::StatusOr<std::unique_ptr<engine::Store>> store = engine::Store::Open(env, tier);
   if (!store.ok()) return Expected(store.status());
   LAMINA_RETURN_IF_ERROR(Expected((*store)->Steps(/*all=*/true).status()));
-  LAMINA_RETURN_IF_ERROR(Expected((*store)->Verify(kFirst.step, /*full=*/true).status()));
+  LAMINA_RETURN_IF_ERROR(Expected((*store)->Verify(std::vector{kFirst.step}, /*full=*/true).status()));
   LAMINA_RETURN_IF_ERROR(ReadStep(**store, kFirst.step));
   return ReadStep(**store, std::nullopt);
 }

@@ -248,8 +248,9 @@ class Store:
 
     def close_step(self) -> None: ...
 
-    def verify(self, step: int | None, full: bool) -> dict[str, Any]:
-        bad = [{"file": "00000.pack", "entry": "w", "chunk": 3, "message": "checksum wrong"}] if step in RestoreSession.damaged else []
+    def verify(self, steps: Sequence[int] | None, full: bool) -> dict[str, Any]:
+        damaged = RestoreSession.damaged & set(steps or ())
+        bad = [{"file": "00000.pack", "entry": "w", "chunk": 3, "message": "checksum wrong"}] if damaged else []
         return {"ok": not bad, "problems": bad}
 
 

@@ -170,6 +170,28 @@ def test_verify(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, found["ok"], found["problems"][0]["entry"]) == (1, False, "w")
 
 
+def test_verify_looks_a_few_times_however_many_the_steps(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[list[int]] = []
+
+    class Many:
+        def __init__(self, _: str) -> None:
+            pass
+
+        def steps(self) -> list[dict[str, Any]]:
+            return [{"step": step} for step in range(12_000)]
+
+        def verify(self, steps: list[int] | None, full: bool) -> dict[str, Any]:
+            looks.append(steps or [])
+            return {"ok": False, "problems": [{"file": f"f{step}", "entry": "", "message": "bad"} for step in steps or [1]]}
+
+    monkeypatch.setattr("lamina.cli.Store", Many)
+    code, _, found = run(capsys, "verify", "root", "--json")
+    assert [step for look in looks for step in look] == found["steps"] == list(range(12_000))
+    assert len(looks) < 100
+    assert (code, found["ok"]) == (1, False)
+    assert [problem["file"] for problem in found["problems"]] == [f"f{step}" for step in range(10_000)]
+
+
 @pytest.mark.parametrize("arguments", [[], ["ls"], ["nothing", "x"], ["show", "x", "--what"]])
 def test_wrong_use_is_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert run(capsys, *arguments)[0] == 2
