@@ -44,19 +44,16 @@ class _Reader:
         if depth > 8 or self.tables_left < 0:
             raise DamagedError("FlatBuffer: too many tables")
         vtable = at - self.word(at, "i")
-        vtable_bytes, table_bytes = self.word(vtable, "H"), self.word(vtable + 2, "H")
-        if vtable_bytes < 4 or vtable_bytes % 2 or table_bytes < 4:
-            raise DamagedError(f"FlatBuffer: the vtable at {vtable} has {vtable_bytes} bytes, its table {table_bytes}")
+        vtable_bytes = self.word(vtable, "H")
+        if vtable_bytes % 2:
+            raise DamagedError(f"FlatBuffer: the vtable at {vtable} has {vtable_bytes} bytes")
         self.take(vtable, vtable_bytes, 2)
-        self.take(at, table_bytes, 4)
         value = {}
         for ordinal, field in enumerate(table):
             slot = 4 + 2 * ordinal
             offset = self.word(vtable + slot, "H") if slot < vtable_bytes else 0
             if offset == 0 and field.required:
                 raise DamagedError(f"FlatBuffer: {field.name} is not there")
-            if offset + (field.of.itemsize if field.kind == "struct" else 4) > table_bytes and offset:
-                raise DamagedError(f"FlatBuffer: {field.name} lies beyond its table")
             value[field.name] = self.field(at + offset, field, depth) if offset else _absent(field)
         return value
 

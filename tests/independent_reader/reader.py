@@ -113,15 +113,17 @@ def named(path: Path, read: Callable[[], Any]) -> Any:
 
 
 class Pack:
-    """A pack's bytes, once its header has been found to be what a reference says."""
+    """A pack's bytes, once its header has been found to be that of its path."""
 
-    def __init__(self, root: "Root", attempt: np.void, writer: int, nonce: int) -> None:
+    def __init__(self, root: "Root", attempt: np.void, writer: int) -> None:
         self.path = root.file(str(layout.step_folder(attempt)), layout.pack_name(writer))
         self.data = memoryview(read_bytes(self.path))
         self.left = len(self.data)  # that the tables of a step may still name
+        self.used: list[tuple[int, int]] = []  # the parts that the step knows
         header = named(self.path, lambda: fixed(bytes(self.data[: layout.HEADER_BYTES]), layout.MAGIC_HEADER, layout.PACK_HEADER))
         same = (number(header["store_id"]), key(header), header["writer"]) == (root.store_id, key(attempt), writer)
-        named(self.path, lambda: check(same and number(header["nonce"]) == nonce, "the header is of another pack"))
+        named(self.path, lambda: check(same, "the header is of another pack"))
+        self.nonce = number(header["nonce"])
 
     def claim(self, size: int) -> None:
         """In this version every byte is stored once."""
@@ -132,6 +134,19 @@ class Pack:
         named(self.path, lambda: check(4096 <= offset <= 1 << 62 and offset + size <= len(self.data), f"{size} bytes at {offset}"))
         return self.data[offset : offset + size]
 
+    def use(self, begin: int, size: int) -> None:
+        self.used.append((begin, begin + size))
+
+    def check_padding(self) -> None:
+        """What lies between the parts is 0."""
+        covered = 0
+        for begin, end in sorted(self.used):
+            check(
+                not bytes(self.data[covered:begin]).strip(b"\0"),
+                f"{self.path}: a byte between {covered} and {begin}, which are padding, is not 0",
+            )
+            covered = max(covered, end)
+
 
 class Writer:
     """One writer of a step: its pack, its index, and the packs that the index refers to."""
@@ -140,6 +155,8 @@ class Writer:
         self.pack = root.pack(entry["attempt"], int(entry["writer"]), number(entry["nonce"]))
         self.index = named(self.pack.path, lambda: self._read_index(root, entry))
         self.packs = [root.pack(p["attempt"], int(p["writer"]), number(p["nonce"])) for p in self.index["packs"]]
+        self.pack.use(0, layout.HEADER_BYTES)
+        self.unnamed = set(range(len(self.index["tables"])))  # tables that nothing has asked for
         for reference in self.index["tables"]:
             end = int(reference["offset"]) + 64 * int(reference["chunk_count"])
             check(end <= len(self.packs[reference["pack"]].data), f"{self.pack.path}: a table ends beyond its pack")
@@ -153,6 +170,7 @@ class Writer:
         check(number(footer["index_digest"]) == number(entry["index_digest"]), "footer and catalog give the index other digests")
         check(begin >= 4096 and begin + index_bytes + layout.FOOTER_BYTES == size, f"an index of {index_bytes} bytes at {begin}")
         index_data = bytes(data[begin : begin + index_bytes])
+        self.pack.use(begin, index_bytes + layout.FOOTER_BYTES)
         check(layout.xxh128(index_data) == number(footer["index_digest"]), "the index's digest is wrong")
         index = table(index_data, layout.MAGIC_INDEX, layout.INDEX)
         for facts in (index["facts"], *index["packs"][:1]):
@@ -175,14 +193,17 @@ class Writer:
         """The records of a table, which hold exactly so many elements."""
         check(ordinal < len(self.index["tables"]), f"{self.pack.path}: there is no table {ordinal}")
         reference = self.index["tables"][ordinal]
+        self.unnamed.discard(ordinal)
         pack = self.packs[reference["pack"]]
         pack.claim(64 * int(reference["chunk_count"]))
         data = pack.read(int(reference["offset"]), 64 * int(reference["chunk_count"]))
+        pack.use(int(reference["offset"]), len(data))
         check(layout.xxh128(data) == number(reference["digest"]), f"{pack.path}: the digest of table {ordinal} is wrong")
         records = np.frombuffer(data, layout.CHUNK)
         named(pack.path, lambda: self._check_chunks(records, elements, element_bytes))
         for record in records:
             self.packs[record["pack"]].claim(int(record["stored_bytes"]))
+            self.packs[record["pack"]].use(int(record["offset"]), int(record["stored_bytes"]))
         return records
 
     def _check_chunks(self, records: np.ndarray, elements: int, element_bytes: int) -> None:
@@ -251,21 +272,34 @@ class Root:
         return path
 
     def record_numbers(self) -> list[int]:
-        """Numbers in log/, ascending."""
+        """Numbers of the regular files in log/, ascending."""
         log = self.file("log")
-        names = [entry.name for entry in log.iterdir()] if log.is_dir() else []
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and int(name) > 0 and f"{int(name):012d}" == name)
+        names = [entry.name for entry in log.iterdir() if entry.is_file() and not entry.is_symlink()] if log.is_dir() else []
+        # No number has more than 20 digits.
+        numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 20]
+        return sorted(wanted for wanted in numbers if 0 < wanted < 1 << 64 and f"{wanted:012d}" in names)
 
     def record(self, wanted: int) -> Facts:
+        path, (first, second) = self.copies(wanted)
+        try:
+            return self._copy(first, wanted)
+        except DamagedError:
+            return named(path, lambda: self._copy(second, wanted))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{path}: {error}") from error
+
+    def copies(self, wanted: int) -> tuple[Path, tuple[bytes, bytes]]:
         path = self.file("log", f"{wanted:012d}")
         data = read_bytes(path)
         named(path, lambda: check(len(data) <= 1 << 30, f"{len(data)} bytes of a log record"))
-        try:
-            return self._copy(data, wanted)
-        except DamagedError:
-            return named(path, lambda: self._copy(data[len(data) // 2 :], wanted))
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{path}: {error}") from error
+        return path, (data[: len(data) // 2], data[len(data) // 2 :])
+
+    def check_record(self, wanted: int) -> None:
+        """Both copies, of which a reader needs one."""
+        path, (first, second) = self.copies(wanted)
+        named(path, lambda: self._copy(first, wanted))
+        named(path, lambda: self._copy(second, wanted))
+        check(first == second and len(first) % 4096 == 0, f"{path}: {len(first) + len(second)} bytes that are not two copies of a record")
 
     def _copy(self, data: bytes, wanted: int) -> Facts:
         record = table(data, layout.MAGIC_RECORD, layout.LOG_RECORD, exact=False)
@@ -324,7 +358,8 @@ class Root:
     def pack(self, attempt: np.void, writer: int, nonce: int) -> Pack:
         path = self.path / layout.step_folder(attempt) / layout.pack_name(writer)
         if path not in self._packs:
-            self._packs[path] = Pack(self, attempt, writer, nonce)
+            self._packs[path] = Pack(self, attempt, writer)
+        check(self._packs[path].nonce == nonce, f"{path}: it is another pack than the one that is meant")
         return self._packs[path]
 
     def catalog(self, step: np.void) -> Facts:
@@ -416,6 +451,9 @@ class Root:
             facts = blob["facts"]
             blobs[blob["name"], int(facts["rank"])] = box_bytes(facts["place"], int(facts["bytes"]), "uint8", 1)
         check_ranks(set(blobs), int(catalog["facts"]["rank_count"]))
+        for writer in writers:
+            check(not writer.unnamed, f"{writer.pack.path}: table {min(writer.unnamed, default=0)} is of nothing that the catalog names")
+            writer.pack.check_padding()
         self._check_reached(step, writers, live)
         topology = {dimension["name"]: int(dimension["extent"]["value"]) for dimension in catalog["topology"]}
         return Contents(tensors, blobs, int(catalog["facts"]["rank_count"]), topology)
@@ -448,7 +486,7 @@ class Root:
             if wanted < floor:
                 continue
             try:
-                self.record(wanted)
+                self.check_record(wanted)
             except DamagedError:  # passed over, with only the newest of several named
                 if wanted > damaged:
                     raise

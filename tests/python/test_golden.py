@@ -49,7 +49,7 @@ def test_plain_values_of_every_kind_are_read() -> None:
     assert kind == "dict"
     assert (found["long"], found["longer"], found["float"], found["text"]) == (-(2**70), 1 << 9000, 0.1, 'a"b\\c\n层')
     assert found["counter"] == ("counter", [("a", 2), ("b", 1), ("c", 1)])
-    assert found["array"] == ("ndarray", "<i2", (2, 3), bytes([0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0]))
+    assert found["array"] == ("ndarray", ("<i2", (2, 3), bytes([0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0])))
     assert dict(items)["tied"] == ("tensor", "tied")
     settings = values.decode("place", blobs[b"place", 0])["optimizers"]["optim"]["groups"][0]
     assert dict(settings["options"])["lr"] == 0.25

@@ -59,6 +59,13 @@ def a_table_beyond(part: Any) -> None:
     part["tables"] = np.concatenate([part["tables"], other])
 
 
+def a_table_of_nothing(part: Any) -> None:
+    """Without chunks, so that no byte of the pack tells."""
+    other = part["tables"][:1].copy()
+    other["offset"], other["chunk_count"] = 4096, 0
+    part["tables"] = np.concatenate([part["tables"], other])
+
+
 def another_blob(part: Any) -> None:
     """With the table of the first."""
     part["blobs"].append({"facts": part["blobs"][0]["facts"], "name": b"y"})
@@ -69,9 +76,11 @@ LIES: dict[str, tuple[Lies, str]] = {
     "writer_twice": (Lies({"catalog": twice("writers")}), "catalog"),
     "table_of_two_blobs": (Lies({"catalog": another_blob}), "catalog"),
     "table_of_nothing_beyond_the_pack": (Lies({"index": a_table_beyond}), PACK),
+    "table_of_nothing": (Lies({"index": a_table_of_nothing}), PACK),
     "mesh_without_a_name": (Lies({"catalog": mesh(b"")}), "catalog"),
     "no_elements_of_too_many": (Lies({"catalog": no_elements, "packs": set_to("live_bytes", 0, "packs")}), "catalog"),
     "length_in_packs": (Lies({"packs": set_to("pack_bytes", LATER, "packs")}), "packs"),
+    "nonce_in_packs": (Lies({"packs": set_to("nonce", layout.digest(1), "packs")}), PACK),
     "live_bytes_in_packs": (Lies({"packs": set_to("live_bytes", 1, "packs")}), "packs"),
     "checksum_of_a_chunk": (Lies({"chunks": set_to("stored_checksum", 1)}), PACK),
     "count_of_what_is_not_finite": (Lies({"chunks": set_to("nonfinite_count", 3)}), PACK),
@@ -94,6 +103,44 @@ def test_both_readers_refuse_a_lie(name: str, tmp_path: Path) -> None:
         Root(tmp_path / "root").check()
     problems = lamina.open(tmp_path / "root").verify()["problems"]
     assert any(file in problem["file"] for problem in problems), problems
+
+
+def short_of_a_sector(record: bytes) -> bytes:
+    return record[: len(record) // 2 - 8] * 2
+
+
+FILES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "padding": (PACK, lambda pack: pack[:4130] + b"x" + pack[4131:]),
+    "record_of_one_copy": ("log/000000000002", lambda record: record[: len(record) // 2]),
+    "record_of_odd_length": ("log/000000000002", lambda record: record + b"\0"),
+    "record_of_short_copies": ("log/000000000002", short_of_a_sector),
+    "record_with_a_bad_copy": ("log/000000000002", lambda record: record[:4200] + b"x" + record[4201:]),
+    "record_with_other_zeros": ("log/000000000002", lambda record: record[:-1] + b"x"),
+}
+
+
+@pytest.mark.damages_roots
+@pytest.mark.parametrize("name", FILES)
+def test_who_verifies_says_what_a_restore_passes_over(name: str, tmp_path: Path) -> None:
+    file, change = FILES[name]
+    write_root(tmp_path / "root", TENSORS, {"x": b"12345678"})
+    path = tmp_path / "root" / file
+    path.write_bytes(change(path.read_bytes()))
+    assert lamina.open(tmp_path / "root").load()["w"].tolist() == [[0, 1], [2, 3]]
+    with pytest.raises(layout.DamagedError, match=file):
+        Root(tmp_path / "root").check()
+    assert file in {problem["file"] for problem in lamina.open(tmp_path / "root").verify()["problems"]}
+
+
+def test_what_is_no_file_is_no_record(tmp_path: Path) -> None:
+    write_root(tmp_path / "root", TENSORS)
+    log = tmp_path / "root/log"
+    (log / "000000000003").mkdir()
+    (log / "000000000004").symlink_to(log / "000000000002")
+    os.mkfifo(log / "000000000005")
+    (log / f"{1 << 64}").write_bytes(b"mine")
+    assert lamina.open(tmp_path / "root").verify()["ok"]
+    assert len(Root(tmp_path / "root").check()) == 1
 
 
 @pytest.mark.damages_roots

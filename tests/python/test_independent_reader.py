@@ -8,7 +8,7 @@ import every_root
 import numpy as np
 import pytest
 import torch
-from independent_reader import layout
+from independent_reader import layout, values
 from independent_reader.reader import Root
 from independent_reader.writer import STEP, Lies, write_root
 
@@ -124,3 +124,45 @@ def test_each_flipped_bit_is_found_or_without_meaning(tmp_path: Path) -> None:
         path.write_bytes(whole)
     assert len(found) > 20
     assert all(str(tmp_path) in text for text in found)
+
+
+IN_TREE = '{"$dict":[["a",%s]]}'
+
+
+@pytest.mark.parametrize(
+    ("blob", "text"),
+    [
+        ("metadata", "1e999"),
+        ("metadata", "[1]"),
+        ("metadata", '{"$list":"abc"}'),
+        ("metadata", '{"$list":[],"$list":[]}'),
+        ("metadata", '{"$dict":[[{"$list":[]},1]]}'),
+        ("metadata", '{"$dict":[[{"$float":"7ff8000000000000"},1]]}'),
+        ("metadata", '{"$dict":[[1,2],[true,2]]}'),
+        ("metadata", '{"$float":"3ff0000000000000"}'),
+        ("metadata", '{"$inline":{"dtype":"float3","shape":[1],"data":"AAAAAA=="}}'),
+        ("metadata", '{"$inline":{"dtype":"float32","shape":[2],"data":"AAAAAA=="}}'),
+        ("metadata", '{"$ndarray":{"dtype":"|O","shape":[1],"data":"AAAAAAAAAAA="}}'),
+        ("metadata", '{"$ndarray":{"dtype":"<f4","shape":[-1],"data":""}}'),
+        ("metadata", '{"$namedtuple":{"type":"a.b","fields":["x"],"values":[1,2]}}'),
+        ("metadata", '{"$tensor":"w"}'),
+        ("metadata", '{"$list":[' * 3000 + "]}" * 3000),
+        ("tree", "null"),
+        ("tree", '{"$tuple":["dict",[]]}'),
+        ("tree", IN_TREE % '{"$inline":{"dtype":"float32","shape":[1],"data":"AAAAAA=="}}'),
+        ("tree", IN_TREE % '{"$module":5}'),
+        ("tree", IN_TREE % '{"$rng":[]}'),
+        ("place", '{"rng":[],"per_rank":{},"modules":{},"optimizers":{}}'),
+        ("place", '{"rng":{},"per_rank":{},"modules":{},"optimizers":{"a":{}}}'),
+        ("place", '{"rng":{},"per_rank":{},"modules":{"a":5},"optimizers":{}}'),
+        ("place", '{"rng":{},"per_rank":{},"modules":{}}'),
+    ],
+)
+def test_plain_values_that_the_document_rules_out_are_damage(blob: str, text: str) -> None:
+    with pytest.raises(layout.DamagedError):
+        values.decode(blob, text.encode())
+
+
+def test_the_parts_of_a_place_have_no_order() -> None:
+    found = values.decode("place", b'{"optimizers":{},"modules":{},"rng":{},"per_rank":{"a":{"$tuple":[1,2.5]}}}')
+    assert found["per_rank"] == {"a": (1, 2.5)}
