@@ -75,6 +75,10 @@ class RestoreSession {
   virtual const std::vector<PassedOver>& passed_over() const = 0;  // so far, in the order tried; the same on all ranks
   virtual const std::vector<StoredTensor>& tensors() const = 0;
   virtual const std::vector<StoredBlob>& blobs() const = 0;
+  // Whether the step has as many bytes of this tensor as its shape claims: ask before memory is taken because of that shape. Reads its
+  // chunk tables, once for each call. false: they are damaged, and Fill, whatever its targets, is about to find so. NotFound for another
+  // name.
+  virtual absl::StatusOr<bool> Holds(std::string_view name) = 0;
 
   enum class Progress { kFilled, kOlder };
   // Collective. Checks names, shapes and dtypes, reads and checks all bytes, and only then writes into the targets' memory. kOlder: some

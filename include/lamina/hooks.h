@@ -10,8 +10,8 @@
 namespace lamina {
 
 // Is told what happens, one event at a time, on a thread of the runtime. One that throws, or is still at an event after
-// `verdict_timeout_s`, gets no further events; the other hooks are told so (kFallback). It may be called on when the engine is gone: what it
-// uses is its own.
+// `verdict_timeout_s`, gets no further events; the other hooks are told so (kFallback). It may be called on when the engine is gone: what
+// it uses is its own.
 class Hook {
  public:
   virtual ~Hook() = default;

@@ -118,6 +118,12 @@ class PySession {
     return list;
   }
 
+  bool Holds(const py::str& text) {
+    const std::string name = TextFromPython(text);
+    RestoreSession& session = get();
+    return ValueOrRaise(WithSignals(OnSignal::kWait, [&] { return session.Holds(name); }));
+  }
+
   bool Fill(const py::sequence& targets) {
     const std::vector<TensorView> views = TensorsFromPython(targets);
     RestoreSession& session = get();
@@ -268,6 +274,7 @@ void BindEngine(py::module_& module) {
       .def("passed_over", &PySession::PassedOver)
       .def("tensors", &PySession::Tensors)
       .def("blobs", &PySession::Blobs)
+      .def("holds", &PySession::Holds, "name"_a)
       .def("fill", &PySession::Fill, "targets"_a)
       .def("end", &PySession::End)
       .def("fail", &PySession::Fail, "error_class_name"_a, "message"_a);

@@ -111,7 +111,8 @@ def _slots(match: Match, there: Mapping[Any, Any], settings: optimizer.Settings,
         old, at = there.get(slot, Lack.NEW), (*path, slot)
         saved = match.targets.saved.get(node["$tensor"]) if values.mark_of(node) == "$tensor" else None
         if saved is not None and not isinstance(old, torch.Tensor):
-            old = optimizer.make_slot(parameter, slot, saved.shape, tensors.dtype_named(saved.dtype))
+            like = optimizer.is_placed_like(parameter, slot, saved.shape)
+            old = tensors.make_like(parameter, tensors.dtype_named(saved.dtype)) if like else Lack.NEW if like is False else None
         if old is None and saved is not None:
             match.targets.used.add(saved.name)
             match.problems.other.append(

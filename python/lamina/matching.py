@@ -80,6 +80,7 @@ class Match:
         rank_count: of this job.
         cast: whether a value may be rounded to the template's dtype.
         rename: from the checkpoint's names to the template's.
+        holds: whether the checkpoint has as many bytes of an entry as its shape claims; asked before memory is taken for it.
 
     Attributes:
         problems: what does not fit.
@@ -100,10 +101,14 @@ class Match:
         rank_count: int,
         cast: bool = False,
         rename: Rename = None,
+        holds: Callable[[str], bool] = lambda name: True,
     ) -> None:
         self.problems = Problems()
         self.targets = Targets(entries, cast, self.problems)
         self.dropped: list[str] = []
+        self._holds = holds
+        self._made: dict[str, torch.Tensor | None] = {}
+        self._made_at: dict[str, Path] = {}
         self.places, self.rank, self.rank_count = places, rank, rank_count
         self.rename = renamer(rename)
         self.by_new_name = {self.rename(name): entry for name, entry in self.targets.saved.items()}
@@ -253,9 +258,27 @@ class Match:
         if isinstance(template, _MORE_TYPES[1:]):
             return self.other_kind("a tensor", template, path)
         if not isinstance(template, torch.Tensor):
-            template = torch.zeros(saved.shape, dtype=tensors.dtype_named(saved.dtype))
+            return self.made(saved, path)
         self.targets.add(template, saved, to_text(path))
         return template
+
+    def made(self, saved: Saved, path: Path) -> torch.Tensor | None:
+        """Memory for an entry that the template has none for; aliases share it, as they did. None where the checkpoint is damaged, which
+        the session tells when it fills.
+
+        Raises:
+            CorruptionError: the values name the entry in two places.
+        """
+        memory = saved.alias_of or saved.name
+        if self._made_at.setdefault(saved.name, path) != path:
+            first = to_text(self._made_at[saved.name])
+            raise CorruptionError(f"{to_text(path)}: the checkpoint's values name the entry {saved.name!r} here and at {first}")
+        if memory not in self._made:
+            self._made[memory] = torch.zeros(saved.shape, dtype=tensors.dtype_named(saved.dtype)) if self._holds(memory) else None
+            if (tensor := self._made[memory]) is not None:
+                self.targets.add(tensor, saved, to_text(path))
+        self.targets.used.add(saved.name)
+        return self._made[memory]
 
 
 def _holds_more(value: object) -> bool:

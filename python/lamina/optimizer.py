@@ -174,17 +174,15 @@ def _tensor_slots(above: Path, entries: Iterable[str]) -> dict[Path, dict[Any, J
     return found
 
 
-def make_slot(parameter: torch.Tensor, slot: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
-    """A slot that the optimizer does not have yet: like the parameter where the shape is the same, else a plain tensor.
+def is_placed_like(parameter: torch.Tensor, slot: Any, shape: tuple[int, ...]) -> bool | None:
+    """Whether a slot that the optimizer does not have yet lies as its parameter does, and is no plain tensor.
 
     Returns:
-        None where the slot's placement cannot be known: the parameter is sharded, and the slot of another shape.
+        None where that cannot be known: the parameter is sharded, and the slot of another shape.
     """
     if tuple(parameter.shape) == shape and slot != "step":
-        return tensors.make_like(parameter, dtype)
-    if tensors.is_dtensor(parameter) and shape:
-        return None
-    return torch.zeros(shape, dtype=dtype)
+        return True
+    return None if tensors.is_dtensor(parameter) and shape else False
 
 
 def put_slots(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, slots: Mapping[Any, Any]) -> None:

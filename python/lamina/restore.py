@@ -90,7 +90,7 @@ def _match_texts(
     entries = [Saved(name, dtype, tuple(shape), alias_of) for name, dtype, shape, alias_of in session.tensors()]
     if not has_tree:  # blobs of any name are the trainer's own bytes
         tree, own = implied([entry.name for entry in entries], state)
-        return Match(state, entries, tree, {0: own}, ranks.rank, ranks.count, cast, rename), None
+        return Match(state, entries, tree, {0: own}, ranks.rank, ranks.count, cast, rename, session.holds), None
     tree, metadata, places = None, None, {}
     for name, rank, text in blobs:
         with _named(f"blob {name!r} of rank {rank}"):
@@ -100,7 +100,7 @@ def _match_texts(
                 metadata = inline.decode(values.loads(text))
             elif name == "place":
                 places[rank] = place.checked(values.loads(text))
-    return Match(state, entries, tree, places, ranks.rank, ranks.count, cast, rename), metadata
+    return Match(state, entries, tree, places, ranks.rank, ranks.count, cast, rename, session.holds), metadata
 
 
 @contextlib.contextmanager

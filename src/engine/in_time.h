@@ -13,8 +13,9 @@
 
 namespace lamina::engine {
 
-// What `work` returned, or ResourceExhausted where memory ran out in it; DeadlineExceeded when it has not returned by then. It is left behind in that case and may go on at any time, so it
-// borrows nothing but what the engine stands on. `hold` is let go when the work has ended: by it an engine knows that work is left behind.
+// What `work` returned, or ResourceExhausted where memory ran out in it; DeadlineExceeded when it has not returned by then. It is left
+// behind in that case and may go on at any time, so it borrows nothing but what the engine stands on. `hold` is let go when the work has
+// ended: by it an engine knows that work is left behind.
 absl::Status RunInTime(env::Env& env, int64_t deadline_ns, std::string_view what, std::shared_ptr<void> hold,
                        std::function<absl::Status()> work);
 

@@ -212,11 +212,22 @@ absl::StatusOr<RestoreRun::Together> RestoreRun::Agree(std::string_view what, co
   return Together::kOlder;
 }
 
+absl::StatusOr<bool> RestoreRun::Holds(std::string_view name) {
+  if (reader_ == nullptr) return absl::FailedPreconditionError("this restore has ended or found nothing");
+  const format::CatalogTensor* const tensor = reader_->FindTensor(name);
+  if (tensor == nullptr) return absl::NotFoundError(absl::StrCat("step ", step_, " has no tensor '", std::string(name), "'"));
+  const absl::Status known = InTime("looking at chunk tables", [reader = reader_, tensor] { return reader->CheckTables(*tensor); });
+  if (!known.ok() && !IsDamage(known)) return known;
+  if (damage_.ok()) damage_ = known;
+  return known.ok();
+}
+
 absl::StatusOr<RestoreSession::Progress> RestoreRun::Fill(std::span<const TensorView> targets) {
   if (reader_ == nullptr || filled_bytes_.has_value()) return absl::FailedPreconditionError("this restore has ended or found nothing");
   // It may outlive this call, where storage hangs: then it keeps its hands off the targets from the moment that it is given up.
   const auto filler = std::make_shared<Filler>(runtime_.env, reader_, targets, options_.io_threads);
-  absl::Status mine = InTime("checking", [filler]() -> absl::Status {
+  absl::Status mine = InTime("checking", [filler, damage = std::exchange(damage_, absl::OkStatus())]() -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(damage);
     LAMINA_RETURN_IF_ERROR(filler->Plan());
     return filler->Check();
   });

@@ -51,6 +51,7 @@ class RestoreRun final : public RestoreSession {
   const std::vector<PassedOver>& passed_over() const override { return choice_.passed_over; }
   const std::vector<StoredTensor>& tensors() const override { return tensors_; }
   const std::vector<StoredBlob>& blobs() const override { return blobs_; }
+  absl::StatusOr<bool> Holds(std::string_view name) override;
   absl::StatusOr<Progress> Fill(std::span<const TensorView> targets) override;
   absl::Status End() override;
   absl::Status Fail(const absl::Status& why) override;
@@ -87,6 +88,7 @@ class RestoreRun final : public RestoreSession {
   size_t candidate_ = 0;
   int32_t round_ = 0;
   std::shared_ptr<StepReader> reader_;   // null: the restore has ended
+  absl::Status damage_;                  // of the step that the session stands at, found before Fill
   std::optional<int64_t> filled_bytes_;  // read by this rank, once the targets are filled
   int64_t step_ = -1;
   int32_t rank_count_ = 0;

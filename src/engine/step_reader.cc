@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/agreement.h"
 #include "format/version.h"
+#include "shard/box.h"
 
 namespace lamina::engine {
 namespace {
@@ -172,6 +173,23 @@ absl::StatusOr<const format::Index*> StepReader::IndexOf(uint32_t writer) {
   WriterState& state = writers_[writer];
   if (!state.loaded) LAMINA_RETURN_IF_ERROR(LoadIndex(writer, state));
   return &state.index;
+}
+
+const format::CatalogTensor* StepReader::FindTensor(std::string_view name) const {
+  const auto found = std::lower_bound(catalog_.tensors.begin(), catalog_.tensors.end(), name,
+                                      [](const format::CatalogTensor& tensor, std::string_view wanted) { return tensor.name < wanted; });
+  return found != catalog_.tensors.end() && found->name == name ? &*found : nullptr;
+}
+
+absl::Status StepReader::CheckTables(const format::CatalogTensor& tensor) {
+  const format::CatalogTensor& stored = tensor.alias_of.empty() ? tensor : *FindTensor(tensor.alias_of);
+  const int64_t element_bytes = DTypeBytes(stored.dtype);
+  for (const format::StoredBox& box : stored.boxes) {
+    const int64_t box_bytes = shard::ElementCount(box.box.extent) * element_bytes;
+    const absl::Status known = Table(box.writer, box.table, box_bytes, element_bytes).status();
+    if (!known.ok()) return base::Annotate(known, format::ShownName(stored.name));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> StepReader::IndexOffset(uint32_t writer) {

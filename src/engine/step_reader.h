@@ -55,6 +55,10 @@ class StepReader {
   // longer than that pack. A table that goes beyond that is DataLoss, and not read if it does so itself: a few records that name the same
   // bytes over and over cannot ask for endless work or memory.
   absl::StatusOr<std::vector<format::ChunkRecord>> Table(uint32_t writer, uint32_t table, int64_t box_bytes, int64_t element_bytes);
+  // Null when there is none.
+  const format::CatalogTensor* FindTensor(std::string_view name) const;
+  // Before memory is taken for what a tensor's shape claims: its tables name as many bytes, and no more than the packs hold.
+  absl::Status CheckTables(const format::CatalogTensor& tensor);
   // Reads and checks one chunk into `raw` (chunk.raw_bytes long). `entry_name` and `ordinal` are for the message.
   absl::Status ReadChunk(uint32_t writer, const format::ChunkRecord& chunk, std::string_view entry_name, size_t ordinal,
                          std::span<std::byte> raw);

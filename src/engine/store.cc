@@ -16,25 +16,6 @@ namespace {
 constexpr double kRetryS = 5;  // for names that a network file system does not show yet
 constexpr size_t kStepsNamedMax = 20;
 
-// Null when there is none.
-const format::CatalogTensor* FindTensor(const format::Catalog& catalog, std::string_view name) {
-  const auto found = std::lower_bound(catalog.tensors.begin(), catalog.tensors.end(), name,
-                                      [](const format::CatalogTensor& tensor, std::string_view wanted) { return tensor.name < wanted; });
-  return found != catalog.tensors.end() && found->name == name ? &*found : nullptr;
-}
-
-// Before memory is taken for what its shape claims: the tensor's tables name as many bytes, and no more than the packs hold.
-absl::Status CheckTables(StepReader& reader, const format::CatalogTensor& tensor) {
-  const format::CatalogTensor& stored = tensor.alias_of.empty() ? tensor : *FindTensor(reader.catalog(), tensor.alias_of);
-  const int64_t element_bytes = DTypeBytes(stored.dtype);
-  for (const format::StoredBox& box : stored.boxes) {
-    const int64_t box_bytes = shard::ElementCount(box.box.extent) * element_bytes;
-    const absl::Status known = reader.Table(box.writer, box.table, box_bytes, element_bytes).status();
-    if (!known.ok()) return base::Annotate(known, format::ShownName(stored.name));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<format::StepEntry> FindStep(const format::LogRecord& record, int64_t step) {
@@ -103,12 +84,12 @@ absl::StatusOr<std::unique_ptr<StepReader>> Store::OpenStep(std::optional<int64_
 }
 
 absl::StatusOr<std::string> Store::ReadTensor(StepReader& reader, std::string_view name) {
-  const format::CatalogTensor* tensor = FindTensor(reader.catalog(), name);
+  const format::CatalogTensor* tensor = reader.FindTensor(name);
   if (tensor == nullptr) {
     return absl::NotFoundError(absl::StrCat("step ", reader.entry().attempt.step, " has no tensor '", std::string(name), "'"));
   }
   const int64_t tensor_bytes = shard::ElementCount(tensor->global_shape) * DTypeBytes(tensor->dtype);
-  LAMINA_RETURN_IF_ERROR(CheckTables(reader, *tensor));
+  LAMINA_RETURN_IF_ERROR(reader.CheckTables(*tensor));
   std::string bytes(static_cast<size_t>(tensor_bytes), '\0');
   TensorView view{tensor->name, tensor->dtype, tensor->global_shape, {}, "", false};
   view.boxes.push_back({shard::WholeBox(tensor->global_shape), bytes.data(), shard::RowMajorStrides(tensor->global_shape)});

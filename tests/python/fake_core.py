@@ -197,6 +197,9 @@ class RestoreSession:
     def blobs(self) -> list[tuple[str, int, bytes]]:
         return list(self.record["blobs"])
 
+    def holds(self, name: str) -> bool:
+        return name in self.record["tensors"]
+
     def fill(self, targets: Sequence[Any]) -> bool:
         if self.step in self.damaged:
             self.step = self.line[1]

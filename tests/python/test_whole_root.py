@@ -51,6 +51,40 @@ def test_a_step_is_named_on_the_command_line(root: Path, capsys: pytest.CaptureF
     assert main(["verify", f"{root}@1@2"]) == 0
 
 
+def test_tensors_that_shared_memory_share_it_where_they_are_made_anew(tmp_path: Path) -> None:
+    both = torch.arange(6.0)
+    with lamina.Checkpointer(tmp_path / "root") as ckpt:
+        ckpt.save(1, {"x": [both, both, both.clone()]})
+    found: dict[str, Any] = {"x": []}
+    with lamina.Checkpointer(tmp_path / "root") as ckpt:
+        assert ckpt.restore(found).step == 1
+    assert found["x"][0] is found["x"][1]
+    assert found["x"][2] is not found["x"][0]
+    assert [part.tolist() for part in found["x"]] == [both.tolist()] * 3
+
+
+@pytest.mark.damages_roots
+def test_a_damaged_chunk_table_of_a_tensor_that_is_made_anew_is_passed_over(tmp_path: Path) -> None:
+    with lamina.Checkpointer(tmp_path / "root") as ckpt:
+        for step in (1, 2):
+            ckpt.save(step, {"x": [torch.full((5,), float(step))]}).wait()
+    (pack,) = (tmp_path / "root" / "steps" / f"{2:012}").glob("*/*.pack")
+    sound = pack.read_bytes()
+    for at in range(len(sound) - 1, 0, -32):  # until it is a table that is hit
+        pack.write_bytes(sound)
+        flip(pack, at)
+        if any("chunk table" in problem["message"] for problem in lamina.open(tmp_path / "root").verify(2)["problems"]):
+            break
+    found: dict[str, Any] = {"x": []}
+    with lamina.Checkpointer(tmp_path / "root") as ckpt:
+        info = ckpt.restore(found)
+    assert info.step == 1
+    ((step, why),) = info.passed_over
+    assert step == 2
+    assert "chunk table" in why
+    assert found["x"][0].tolist() == [1.0] * 5
+
+
 def test_a_reader_that_cannot_register_says_so(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert lamina.open(root).load()["w"].tolist() == [1, 1, 1]
     assert caplog.messages == []

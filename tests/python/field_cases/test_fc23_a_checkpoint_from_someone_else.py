@@ -198,6 +198,7 @@ BOMBS: dict[str, tuple[Any, dict[str, bytes], Lies]] = {
         lie(index=often(1500, "packs"), chunks=records_of_one_chunk(1000), catalog=whole(1000 << 18)),
     ),
     "one_chunk_over_and_over": (BIG, {}, lie(chunks=records_of_one_chunk(1000), catalog=whole(1000 << 18))),
+    "a_shape_without_bytes": (BIG, {"tree": b'{"$dict":[["n",{"$tensor":"big"}],["w",{"$tensor":"w"}]]}'}, lie(catalog=whole(1 << 34))),
     "one_writer_over_and_over": (BIG, {}, lie(catalog=both(often(1000, "writers"), many_boxes(1000, 1 << 18, writers=True)))),
     "one_table_over_and_over": (BIG, {}, lie(catalog=many_boxes(1000, 1 << 18))),
     "one_table_for_all_blobs": (TENSORS, MIB, lie(catalog=many_blobs(150, None))),
@@ -239,6 +240,7 @@ TEXTS: dict[str, dict[str, str]] = {
     "key_of_the_tree_twice": {"tree": '{"$dict":[["n",7],["n",8],["w",{"$tensor":"w"}]]}'},
     "tensor_of_another_name": {"tree": '{"$dict":[["n",7],["w",{"$tensor":"/etc/hostname"}]]}'},
     "tensor_that_is_no_name": {"tree": '{"$dict":[["n",7],["w",{"$tensor":[1]}]]}'},
+    "tensor_named_twice": {"tree": '{"$dict":[["n",{"$list":[{"$tensor":"w"},{"$tensor":"w"}]}]]}'},
     "huge_array": {
         "tree": '{"$dict":[["n",{"$ndarray":{"dtype":"<f4","shape":[8589934592,8589934592],"data":""}}],["w",{"$tensor":"w"}]]}'
     },
