@@ -93,7 +93,8 @@ class RestoreSession {
   virtual absl::Status Fail(const absl::Status& why) = 0;
 };
 
-// Used from one thread, the training thread; Abandon alone may be called from any. An engine does not work in a forked child.
+// Used from one thread, the training thread; Abandon alone may be called from any. In a forked child an engine, its handles
+// and its sessions are inert: every call is FailedPrecondition, and destroying them does nothing.
 class Engine {
  public:
   // The engine of this rank on this machine's files and memory. Tells of what happens to `hooks`, in order, on one thread.

@@ -11,6 +11,7 @@
 #include "device/host_device.h"
 #include "engine/agreement.h"
 #include "engine/in_time.h"
+#include "engine/inert_in_child.h"
 #include "engine/runtime.h"
 #include "env/posix_env.h"
 #include "hooks/dispatcher.h"
@@ -121,10 +122,10 @@ absl::StatusOr<std::unique_ptr<Parts>> MakeParts(env::Env& env, Options options,
   return parts;
 }
 
-// Owns its Env, and may wait when it is destroyed.
+// Keeps its Env, and may wait when it is destroyed.
 class ProcessEngine final : public StandingEngine {
  public:
-  ProcessEngine(std::unique_ptr<env::Env> env, std::unique_ptr<Parts> parts, double exit_grace_s)
+  ProcessEngine(std::shared_ptr<env::Env> env, std::unique_ptr<Parts> parts, double exit_grace_s)
       : StandingEngine(std::move(parts)), env_(std::move(env)), exit_grace_s_(exit_grace_s) {}
   ~ProcessEngine() override {
     bool closed = Close(exit_grace_s_).ok();
@@ -133,13 +134,13 @@ class ProcessEngine final : public StandingEngine {
       closed = Close(0).ok();
     }
     // What hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
-    if (!closed || LeavesWorkBehind()) static_cast<void>(env_.release());
+    if (!closed || LeavesWorkBehind()) static_cast<void>(new std::shared_ptr<env::Env>(env_));
     if (!closed) static_cast<void>(parts_.release());
     parts_.reset();  // before the env that it stands on
   }
 
  private:
-  std::unique_ptr<env::Env> env_;
+  const std::shared_ptr<env::Env> env_;
   const double exit_grace_s_;
 };
 
@@ -156,10 +157,10 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenOn(env::Env& env, const Options& opt
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const Options& options, std::vector<std::shared_ptr<Hook>> hooks,
                                                      std::vector<std::shared_ptr<VerdictHook>> verdict_hooks) {
   return base::WithinMemory([&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
-    std::unique_ptr<env::Env> env = env::NewPosixEnv();
+    const std::shared_ptr<env::Env> env = env::NewPosixEnv();
     LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<engine::Parts> parts,
                             engine::MakeParts(*env, options, std::move(hooks), std::move(verdict_hooks)));
-    return std::make_unique<engine::ProcessEngine>(std::move(env), std::move(parts), options.exit_grace_s);
+    return engine::InertInChild(env, std::make_unique<engine::ProcessEngine>(env, std::move(parts), options.exit_grace_s));
   });
 }
 

@@ -65,6 +65,7 @@ class Env {
   virtual std::unique_ptr<MutexImpl> NewMutex() = 0;
   virtual std::unique_ptr<CondVarImpl> NewCondVar() = 0;
   virtual ProcessIdentity Self() = 0;
+  virtual int64_t ProcessId() { return Self().pid; }  // where that is cheaper, it is asked cheaply; another one after a fork
   virtual Liveness LivenessOf(const ProcessIdentity& process) = 0;
   // A named point where the simulator may switch, crash or pause; nothing on an operating system. Coordinators and devices call it
   // once for each of their operations.

@@ -131,6 +131,7 @@ class FaultEnv : public Env {
   std::unique_ptr<MutexImpl> NewMutex() override { return base_.NewMutex(); }
   std::unique_ptr<CondVarImpl> NewCondVar() override { return base_.NewCondVar(); }
   ProcessIdentity Self() override { return base_.Self(); }
+  int64_t ProcessId() override { return base_.ProcessId(); }
   Liveness LivenessOf(const ProcessIdentity& process) override { return base_.LivenessOf(process); }
   void Operation(std::string_view what) override { base_.Operation(what); }
 

@@ -199,6 +199,8 @@ class PosixEnv : public Env {
             stat.has_value() ? stat->start_ticks : 0};
   }
 
+  int64_t ProcessId() override { return getpid(); }
+
   Liveness LivenessOf(const ProcessIdentity& process) override {
     const ProcessIdentity self = Self();
     const bool visible = !self.boot_id.empty() && !self.pid_namespace.empty() && process.host == self.host &&

@@ -1,8 +1,14 @@
 // Engine::Open and Restore by name: on this machine by threads that stand for processes, and between simulated processes that die.
 #include "engine/open.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <thread>
 
 #include "base/units.h"
 #include "env/fault_env.h"
@@ -121,6 +127,39 @@ TEST_CASE("A coordination directory that hangs does not hang the end of a rank",
   RequireOk(statuses);
   for (const int64_t ns : closing_ns) REQUIRE(ns < 10 * base::kSecondNs);
   REQUIRE(world.NewProcess("reader").files().List("/ckpt/meeting").value().empty());
+}
+
+TEST_CASE("In a forked child an engine is inert, and the parent goes on", "[engine]") {
+  const ScratchDirectory scratch;
+  std::unique_ptr<Engine> engine = Engine::Open(OpenOptions(scratch, 0, 1)).value();
+  RankState state(0, 1);
+  const std::string parent = absl::StrCat("belongs to process ", getpid(), ",");
+  REQUIRE(SaveAt(*engine, state, {1, 1}).ok());
+  std::shared_ptr<SaveHandle> handle = testing::BeginSave(*engine, state, {2, 1}).value();
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto inert = [&](const absl::Status& status) {
+      return absl::IsFailedPrecondition(status) && std::string(status.message()).find(parent) != std::string::npos;
+    };
+    bool is_inert = inert(testing::BeginSave(*engine, state, {3, 1}).status()) && inert(engine->BeginRestore(std::nullopt).status()) &&
+                    inert(engine->Restore(state.views()).status()) && inert(engine->Fence()) && inert(engine->Close(-1)) &&
+                    inert(handle->Wait(-1).status()) && handle->Done();
+    engine->Abandon();
+    handle.reset();
+    engine.reset();  // waits for no thread
+    _exit(is_inert ? 0 : 1);
+  }
+  REQUIRE(child > 0);
+  int status = -1;
+  for (int tries = 0; tries < 3000 && waitpid(child, &status, WNOHANG) == 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (!WIFEXITED(status)) kill(child, SIGKILL);
+  REQUIRE(WIFEXITED(status));
+  REQUIRE(WEXITSTATUS(status) == 0);
+  REQUIRE(testing::Await(*handle) == absl::OkStatus());
+  REQUIRE(SaveAt(*engine, state, {3, 1}).ok());
+  REQUIRE(engine->Close(-1).ok());
 }
 
 TEST_CASE("An engine that reads takes nothing over and does not save", "[engine]") {
