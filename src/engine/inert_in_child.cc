@@ -59,6 +59,10 @@ class HomeSession final : public RestoreSession {
   const std::vector<StoredTensor>& tensors() const override { return session_->tensors(); }
   const std::vector<StoredBlob>& blobs() const override { return session_->blobs(); }
 
+  absl::StatusOr<bool> Holds(std::string_view name) override {
+    LAMINA_RETURN_IF_ERROR(home_.Check());
+    return session_->Holds(name);
+  }
   absl::StatusOr<Progress> Fill(std::span<const TensorView> targets) override {
     LAMINA_RETURN_IF_ERROR(home_.Check());
     return session_->Fill(targets);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/memory.h"
 #include "base/units.h"
 #include "env/no_thread.h"
 #include "format/paths.h"
@@ -52,14 +53,14 @@ void ReaderLease::Keep() {
       }
       if (ended_) break;
     }
-    const absl::Status touched = tier_.Touch(name_);
+    const absl::Status touched = base::WithinMemory([this] { return tier_.Touch(name_); });
     // One that fails does no harm, the next one is in time too: a reader counts as gone after 120 s.
     if (!touched.ok() && !failing && tell_) tell_(touched);
     failing = !touched.ok();
     env::MutexLock lock(mutex_);
     status_ = touched;
   }
-  tier_.Delete(name_).IgnoreError();  // one that stays runs out by itself
+  base::WithinMemory([this] { return tier_.Delete(name_); }).IgnoreError();  // one that stays runs out by itself
 }
 
 }  // namespace lamina::tier

@@ -13,6 +13,7 @@ import numpy as np
 from . import layout
 from .layout import DamagedError
 
+DEPTH_MAX = 100
 ELEMENT_BYTES = dict(layout.DTYPES.values())
 
 
@@ -39,6 +40,7 @@ def decode(blob: str, text: bytes) -> Any:
     """What a blob says: Python's own types where there is one, and (mark, content) for the rest. `blob`: its name."""
     try:
         parsed = json.loads(text.decode("ascii"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_object)
+        _check_depth(parsed, 0)
         if blob == "place":
             return _place(parsed)
         value = _value(parsed, _TREE if blob == "tree" else _SMALL)
@@ -46,6 +48,19 @@ def decode(blob: str, text: bytes) -> Any:
         raise DamagedError(f"the blob {blob}: {error}") from error
     check(blob != "tree" or _is(value, "dict"), "the tree is no $dict")
     return value
+
+
+def _check_depth(part: Any, depth: int) -> None:
+    """`depth`: how many nodes it stands in, without $object."""
+    if type(part) is list:
+        for each in part:
+            _check_depth(each, depth)
+    elif type(part) is dict:
+        (mark,) = part if len(part) == 1 else ("",)
+        is_node = mark.startswith("$")
+        check(not is_node or depth <= DEPTH_MAX, "a node stands in more than 100 others")
+        for each in part.values():
+            _check_depth(each, depth + (is_node and mark != "$object"))
 
 
 def _is(value: Any, mark: str) -> bool:
