@@ -165,9 +165,16 @@ class Verifier {
              absl::DataLossError(absl::StrCat("'", format::LogPath(first), "' is missing",
                                               first == last ? "" : absl::StrCat(", and all up to number ", last), ": ", std::string(why))));
     };
-    uint64_t expected = newest->floor;
+    const auto is_open = [&newest](uint64_t number) { return std::ranges::binary_search(newest->opens, number); };
+    uint64_t floor = newest->floor;
+    if (numbers.back() > newest->number || newest->damaged != 0) {
+      // A record that cannot be read any more may have tidied up more than those that can: all below the first that is there, but opens.
+      const auto first = std::ranges::find_if(numbers, [&](uint64_t number) { return number >= floor && !is_open(number); });
+      if (first != numbers.end()) floor = *first;
+    }
+    uint64_t expected = floor;
     for (const uint64_t number : numbers) {
-      if (number < newest->floor) continue;
+      if (number < floor) continue;
       if (number > expected) report(expected, number - 1, "the numbers of the log have no gap");
       expected = number + 1;
     }

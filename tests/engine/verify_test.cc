@@ -7,6 +7,7 @@
 #include "env/posix_env.h"
 #include "format/version.h"
 #include "testing/job.h"
+#include "tier/log.h"
 #include "tier/memory_tier.h"
 
 namespace lamina {
@@ -104,6 +105,22 @@ std::map<std::string, std::vector<ChunkPlace>> Chunks(Root& root) {
 }
 
 }  // namespace
+
+TEST_CASE("What a record tidied up before it was damaged is not missing", "[engine]") {
+  Root root;  // records 1 to 3
+  tier::Log log(*root.env, root.tier, nullptr, /*records_kept=*/3);
+  for (uint32_t attempt = 10; attempt < 15; ++attempt) REQUIRE(log.Abort({300, 1, attempt}, "x").ok());
+  REQUIRE(log.Sweep(1).ok());
+  REQUIRE(log.Newest()->floor == 6);
+  const std::string damaged = format::LogPath(8);
+  root.Put(damaged, std::string(8192, 'x'));
+  const uint64_t claimed = log.Claim({.run_id = {}, .takeover = true}).value().number;
+  REQUIRE(claimed == 9);
+  REQUIRE(log.Newest()->floor == 5);
+  const engine::Verification found = engine::Verify(*root.env, root.tier, std::nullopt, /*full=*/true).value();
+  REQUIRE_FALSE(found.problems.empty());
+  for (const engine::Problem& problem : found.problems) CHECK(problem.file == damaged);
+}
 
 TEST_CASE("Verify finds nothing wrong with a sound root", "[engine]") {
   Root root;

@@ -480,7 +480,10 @@ class Root:
             return []
         floor, damaged = int(newest["facts"]["floor"]), int(newest["facts"]["damaged"])
         numbers = self.record_numbers()
-        expected = {*range(max(floor, numbers[-1] - len(numbers)), numbers[-1] + 1), *map(int, newest["opens"])}
+        opens = set(map(int, newest["opens"]))
+        if damaged:
+            floor = min((number for number in numbers if number >= floor and number not in opens), default=floor)
+        expected = {*range(max(floor, numbers[-1] - len(numbers)), numbers[-1] + 1), *opens}
         check(expected <= set(numbers), f"{self.path}: records of the log are missing")
         for wanted in numbers:
             if wanted < floor:
