@@ -10,13 +10,12 @@
 namespace lamina::engine {
 
 // The step that a live trainer follows must not go: its next save would fail for want of a parent.
-absl::StatusOr<uint64_t> Collector::CommitToDrop(const format::LogRecord& newest, int64_t step, bool dry_run) {
-  LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(newest, step));
-  if (entry.commit != newest.head) return entry.commit;
+absl::Status Collector::CheckNotFollowed(const format::LogRecord& newest, const format::StepEntry& entry, bool dry_run) {
+  if (entry.commit != newest.head) return absl::OkStatus();
   LAMINA_ASSIGN_OR_RETURN(const bool held, log_.IsHeld(dry_run));
-  if (!held) return entry.commit;
-  return absl::FailedPreconditionError(absl::StrCat("step ", step, " is the newest, and a trainer builds on it: host ", newest.trainer.host,
-                                                    ", pid ", newest.trainer.pid, ", seen less than a minute ago"));
+  if (!held) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("step ", entry.attempt.step, " is the newest, and a trainer builds on it: host ",
+                                                    newest.trainer.host, ", pid ", newest.trainer.pid, ", seen less than a minute ago"));
 }
 
 absl::StatusOr<Collected> Collector::Collect(const CollectRequest& request) {
@@ -27,7 +26,9 @@ absl::StatusOr<Collected> Collector::Collect(const CollectRequest& request) {
   }
   std::vector<uint64_t> commits;
   if (request.step.has_value()) {
-    LAMINA_ASSIGN_OR_RETURN(commits.emplace_back(), CommitToDrop(newest, *request.step, request.dry_run));
+    LAMINA_ASSIGN_OR_RETURN(const format::StepEntry entry, FindStep(newest, *request.step));
+    LAMINA_RETURN_IF_ERROR(CheckNotFollowed(newest, entry, request.dry_run));
+    commits.push_back(entry.commit);
   }
   if (request.dry_run) {
     if (!request.step.has_value()) {
@@ -40,7 +41,9 @@ absl::StatusOr<Collected> Collector::Collect(const CollectRequest& request) {
     }
   } else if (request.step.has_value()) {
     const format::StepEntry entry = *tier::FindCommit(newest, commits.front());
-    LAMINA_RETURN_IF_ERROR(log_.Drop(commits, absl::StrCat("gc of step ", *request.step)));
+    // Asked again: a trainer may roll back to it meanwhile.
+    const auto may_drop = [&](const format::LogRecord& latest) { return CheckNotFollowed(latest, entry, /*dry_run=*/false); };
+    LAMINA_RETURN_IF_ERROR(log_.Drop(commits, absl::StrCat("gc of step ", *request.step), std::nullopt, may_drop));
     collected.dropped.push_back(entry);
   } else {
     LAMINA_ASSIGN_OR_RETURN(collected.dropped, log_.Retain(request.policy, "gc"));

@@ -38,7 +38,7 @@ class Collector {
   absl::Status Pin(int64_t step, bool pinned);
 
  private:
-  absl::StatusOr<uint64_t> CommitToDrop(const format::LogRecord& newest, int64_t step, bool dry_run);
+  absl::Status CheckNotFollowed(const format::LogRecord& newest, const format::StepEntry& entry, bool dry_run);
 
   tier::Log log_;
 };

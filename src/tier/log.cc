@@ -374,8 +374,13 @@ absl::StatusOr<std::vector<StepEntry>> Log::DropSelected(const Select& select, s
   return dropped;
 }
 
-absl::Status Log::Drop(const std::vector<uint64_t>& commits, std::string_view reason, std::optional<uint64_t> incarnation) {
-  return DropSelected([&](const LogRecord&) { return commits; }, reason, incarnation).status();
+absl::Status Log::Drop(const std::vector<uint64_t>& commits, std::string_view reason, std::optional<uint64_t> incarnation,
+                       const std::function<absl::Status(const LogRecord&)>& may_drop) {
+  const auto select = [&](const LogRecord& newest) -> absl::StatusOr<std::vector<uint64_t>> {
+    if (may_drop) LAMINA_RETURN_IF_ERROR(may_drop(newest));
+    return commits;
+  };
+  return DropSelected(select, reason, incarnation).status();
 }
 
 absl::StatusOr<std::vector<uint64_t>> Log::Superfluous(const LogRecord& record, const RetentionPolicy& policy, bool dry_run) {

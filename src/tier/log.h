@@ -88,7 +88,9 @@ class Log {
   absl::Status Rewind(uint64_t incarnation, uint64_t commit, std::string_view reason);
   // Marks steps dropped; a dropped head hands over to its nearest ancestor that is left. All or none: NotFound, or FailedPrecondition for a
   // pinned one. A trainer gives its `incarnation` and gets Aborted when it is fenced; tools that never claim give none.
-  absl::Status Drop(const std::vector<uint64_t>& commits, std::string_view reason, std::optional<uint64_t> incarnation = std::nullopt);
+  // `may_drop` is asked of each record that the drop would follow.
+  absl::Status Drop(const std::vector<uint64_t>& commits, std::string_view reason, std::optional<uint64_t> incarnation = std::nullopt,
+                    const std::function<absl::Status(const format::LogRecord& newest)>& may_drop = {});
   // What `policy` would drop of `record`, a record of this log. With `dry_run` nothing is written, and this machine's clock stands in for
   // the store's.
   absl::StatusOr<std::vector<uint64_t>> Superfluous(const format::LogRecord& record, const RetentionPolicy& policy, bool dry_run = false);

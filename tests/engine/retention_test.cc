@@ -59,6 +59,17 @@ struct Tool {
   engine::Collector collector{*env, tier};
 };
 
+// Does something before its first record of the log.
+class BusyTier : public tier::FileTier {
+ public:
+  using FileTier::FileTier;
+  absl::Status PutIfAbsent(std::string_view name, std::string_view bytes) override {
+    if (name.starts_with("log/") && before_record) std::exchange(before_record, nullptr)();
+    return FileTier::PutIfAbsent(name, bytes);
+  }
+  std::function<void()> before_record;
+};
+
 // Deletes nothing under steps/ before it may.
 class HeldTier : public tier::FileTier {
  public:
@@ -240,6 +251,23 @@ TEST_CASE("The step that a live trainer builds on is not dropped by a tool, and 
   RequireOk(tool.collector.Pin(200, false));
   REQUIRE(tool.collector.Collect({.step = 300})->dropped.size() == 1);
   REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{200, 1}});
+}
+
+TEST_CASE("A step that a trainer rolls back to while a tool is about to drop it is not dropped", "[engine][retention]") {
+  const ScratchDirectory scratch;
+  ThreadJob job(RootIn(scratch), 1);
+  RequireOk(All(job.Save({100, 1})));
+  RequireOk(All(job.Save({200, 1})));
+  Tool tool(RootIn(scratch));
+  BusyTier tier(*tool.env, RootIn(scratch), tool.queue);
+  tier.before_record = [&job] { RequireOk(All(job.Restore(100))); };
+  engine::Collector collector(*tool.env, tier);
+  const absl::Status refused = collector.Collect({.step = 100}).status();
+  INFO(refused);
+  REQUIRE(absl::IsFailedPrecondition(refused));
+  RequireOk(All(job.Save({300, 1})));
+  RequireOk(All(job.End()));
+  REQUIRE(Checked(RootIn(scratch)).line == std::vector<Moment>{{300, 1}, {100, 1}});
 }
 
 TEST_CASE("A trainer whose parent was dropped all the same fails one save and follows what is left", "[engine][retention]") {
