@@ -154,7 +154,7 @@ TEST_CASE("Verify says that a record of the log is not two whole copies", "[engi
   CHECK(told(record) == "");
 }
 
-TEST_CASE("Verify says which file any flipped bit is in, and a restore never yields other bits", "[engine]") {
+TEST_CASE("Verify says which file any flipped bit is in, and a restore never yields other bits", "[engine][every_byte]") {
   Root root;
   const std::map<std::string, std::string> files = root.Files();
   const auto chunks = Chunks(root);
