@@ -4,34 +4,21 @@
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_join.h"
+#include "testing/checks.h"
 #include "testing/thread_job.h"
 
 namespace lamina {
 namespace {
 
 using testing::All;
+using testing::Checked;
+using testing::Contains;
 using testing::Found;
 using testing::Moment;
+using testing::RequireOk;
+using testing::RootIn;
 using testing::ScratchDirectory;
 using testing::ThreadJob;
-
-std::string RootIn(const ScratchDirectory& scratch) { return scratch.path() + "/root"; }
-
-Found Checked(const std::string& root) {
-  const std::unique_ptr<env::Env> env = env::NewPosixEnv();
-  const absl::StatusOr<Found> found = testing::CheckRoot(*env, root);
-  INFO(found.status());
-  REQUIRE(found.ok());
-  return *found;
-}
-
-void RequireOk(const std::vector<absl::Status>& statuses) {
-  const absl::Status status = All(statuses);
-  INFO(status);
-  REQUIRE(status.ok());
-}
-
-bool Contains(const absl::Status& status, const std::string& text) { return std::string(status.message()).find(text) != std::string::npos; }
 
 // Saves steps 100 and 200 with a job of its own.
 void SaveTwice(const std::string& root, int32_t rank_count) {

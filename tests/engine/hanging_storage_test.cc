@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/units.h"
+#include "testing/checks.h"
 #include "testing/sim_job.h"
 #include "testing/thread_job.h"
 
@@ -10,10 +11,9 @@ namespace {
 
 using testing::All;
 using testing::Moment;
+using testing::RootIn;
 using testing::ScratchDirectory;
 using testing::ThreadJob;
-
-std::string RootIn(const ScratchDirectory& scratch) { return scratch.path() + "/root"; }
 
 }  // namespace
 

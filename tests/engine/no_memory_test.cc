@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/units.h"
+#include "testing/checks.h"
 #include "testing/sim_job.h"
 #include "testing/thread_job.h"
 
@@ -11,25 +12,13 @@ namespace lamina {
 namespace {
 
 using testing::All;
+using testing::Checked;
 using testing::Found;
 using testing::Moment;
+using testing::RequireOk;
+using testing::RootIn;
 using testing::ScratchDirectory;
 using testing::ThreadJob;
-
-std::string RootIn(const ScratchDirectory& scratch) { return scratch.path() + "/root"; }
-
-void RequireOk(const std::vector<absl::Status>& statuses) {
-  const absl::Status status = All(statuses);
-  INFO(status);
-  REQUIRE(status.ok());
-}
-
-Found Checked(env::Env& env, const std::string& root) {
-  const absl::StatusOr<Found> found = testing::CheckRoot(env, root);
-  INFO(found.status());
-  REQUIRE(found.ok());
-  return *found;
-}
 
 bool Tells(const absl::Status& status) { return std::string(status.message()).find("there is not enough memory") != std::string::npos; }
 

@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "env/fault_env.h"
 #include "env/sim_env.h"
+#include "testing/checks.h"
 #include "testing/scratch_directory.h"
 #include "testing/sim_job.h"
 #include "testing/thread_job.h"
@@ -22,6 +23,7 @@ namespace {
 
 using testing::Moment;
 using testing::RankState;
+using testing::RequireOk;
 using testing::ScratchDirectory;
 
 Options OpenOptions(const ScratchDirectory& scratch, int32_t rank, int32_t rank_count) {
@@ -44,12 +46,6 @@ std::vector<absl::Status> OnRanks(const ScratchDirectory& scratch, int32_t rank_
   }
   for (const std::unique_ptr<env::Task>& task : tasks) task->Join();
   return statuses;
-}
-
-void RequireOk(const std::vector<absl::Status>& statuses) {
-  const absl::Status status = testing::All(statuses);
-  INFO(status);
-  REQUIRE(status.ok());
 }
 
 absl::Status SaveAt(Engine& engine, RankState& state, const Moment& moment) {

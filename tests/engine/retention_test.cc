@@ -9,30 +9,20 @@
 #include <mutex>
 
 #include "engine/collect.h"
+#include "testing/checks.h"
 #include "testing/thread_job.h"
 
 namespace lamina {
 namespace {
 
 using testing::All;
+using testing::Checked;
 using testing::Found;
 using testing::Moment;
+using testing::RequireOk;
+using testing::RootIn;
 using testing::ScratchDirectory;
 using testing::ThreadJob;
-
-std::string RootIn(const ScratchDirectory& scratch) { return scratch.path() + "/root"; }
-
-void RequireOk(const absl::Status& status) {
-  INFO(status);
-  REQUIRE(status.ok());
-}
-
-Found Checked(const std::string& root) {
-  const std::unique_ptr<env::Env> env = env::NewPosixEnv();
-  const absl::StatusOr<Found> found = testing::CheckRoot(*env, root);
-  RequireOk(found.status());
-  return *found;
-}
 
 // -1 when something was deleted meanwhile.
 int64_t FilesUnderSteps(const std::string& root) {

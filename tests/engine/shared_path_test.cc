@@ -3,32 +3,34 @@
 #include <filesystem>
 
 #include "base/units.h"
+#include "testing/checks.h"
 #include "testing/thread_job.h"
 
 namespace lamina {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::All;
+using testing::Contains;
 using testing::Moment;
+using testing::RootIn;
 using testing::ScratchDirectory;
 using testing::ThreadJob;
 
-std::string RootIn(const ScratchDirectory& scratch, int32_t place = 0) { return absl::StrCat(scratch.path(), "/root", place); }
+std::string PlaceIn(const ScratchDirectory& scratch, int32_t place) { return absl::StrCat(scratch.path(), "/root", place); }
 
 size_t FilesIn(const std::string& directory) {
   if (!fs::exists(directory)) return 0;
   return static_cast<size_t>(std::distance(fs::directory_iterator(directory), fs::directory_iterator()));
 }
 
-bool Contains(const absl::Status& status, const std::string& text) { return std::string(status.message()).find(text) != std::string::npos; }
-
 }  // namespace
 
 TEST_CASE("A root that is not shared is found before anything is saved or claimed", "[engine]") {
   const ScratchDirectory scratch;
-  ThreadJob job(RootIn(scratch), 4, [&](Options& options) {
+  ThreadJob job(PlaceIn(scratch, 0), 4, [&](Options& options) {
     options.local_rank_count = 2;
-    options.root = RootIn(scratch, options.rank / 2);  // two machines with two ranks each
+    options.root = PlaceIn(scratch, options.rank / 2);  // two machines with two ranks each
   });
   const bool save = GENERATE(true, false);
   for (const absl::Status& status : save ? job.Save({1, 1}) : job.Restore(std::nullopt)) {
@@ -38,9 +40,9 @@ TEST_CASE("A root that is not shared is found before anything is saved or claime
     REQUIRE(Contains(status, "ranks 2 and 3"));
   }
   for (const int32_t place : {0, 1}) {
-    REQUIRE(FilesIn(RootIn(scratch, place) + "/log") == 0);
-    REQUIRE(FilesIn(RootIn(scratch, place) + "/steps") == 0);
-    REQUIRE(FilesIn(RootIn(scratch, place) + "/probe") == 0);
+    REQUIRE(FilesIn(PlaceIn(scratch, place) + "/log") == 0);
+    REQUIRE(FilesIn(PlaceIn(scratch, place) + "/steps") == 0);
+    REQUIRE(FilesIn(PlaceIn(scratch, place) + "/probe") == 0);
   }
 }
 
@@ -51,10 +53,10 @@ TEST_CASE("A root whose new files show late is shared", "[engine]") {
     job.faults(rank).SetHiddenNs(200 * base::kMillisecondNs);
     job.faults(rank).SetStaleOpenEvery(2);
   }
-  REQUIRE(testing::All(job.Restore(std::nullopt)) == absl::OkStatus());
-  REQUIRE(testing::All(job.Save({1, 1})) == absl::OkStatus());
+  REQUIRE(All(job.Restore(std::nullopt)) == absl::OkStatus());
+  REQUIRE(All(job.Save({1, 1})) == absl::OkStatus());
   REQUIRE(FilesIn(RootIn(scratch) + "/probe") == 0);
-  REQUIRE(testing::All(job.End()) == absl::OkStatus());
+  REQUIRE(All(job.End()) == absl::OkStatus());
 }
 
 }  // namespace lamina

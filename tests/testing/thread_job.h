@@ -84,10 +84,4 @@ class ThreadJob {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-// The first status that is not OK; each rank's is in the message.
-inline absl::Status All(const std::vector<absl::Status>& statuses) {
-  for (const absl::Status& status : statuses) LAMINA_RETURN_IF_ERROR(status);
-  return absl::OkStatus();
-}
-
 }  // namespace lamina::testing
