@@ -183,8 +183,8 @@ class PyEngine {
       parts_->CloseMailboxes();
       if (parts_->engine == nullptr) return;
       parts_->engine->Abandon();
-      // A save that hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
-      if (!parts_->engine->Close(0).ok()) static_cast<void>(parts_.release());
+      // What hangs, in storage or in a beat, must not hang the program's end: what it stands on stays for as long as the process does.
+      if (!parts_->engine->Close(0).ok() || parts_->engine->BeatHangs()) static_cast<void>(parts_.release());
     });
   }
 
@@ -247,7 +247,7 @@ class PyEngine {
     std::unique_ptr<hooks::Dispatcher> dispatcher;
     std::vector<std::shared_ptr<VerdictMailbox>> asked;
     std::unique_ptr<hooks::Verdicts> verdicts;
-    std::unique_ptr<Engine> engine;
+    std::unique_ptr<engine::CoreEngine> engine;
 
     void CloseMailboxes() const {
       mailbox->Close();

@@ -216,6 +216,7 @@ void EngineImpl::BeatLoop() {
     {
       env::MutexLock lock(mutex_);
       beat_begun_ns_ = -1;
+      changed_.NotifyAll();  // to who closes
     }
     const int64_t next_ns = DeadlineAfter(runtime_.env, options_.beat_s);
     env::MutexLock lock(mutex_);
@@ -306,7 +307,7 @@ bool EngineImpl::ShowLife(bool alive) {
   const uint64_t incarnation = Incarnation();
   if (incarnation == 0) return false;
   const std::string name = format::SignOfLifePath(incarnation, options_.rank);
-  return RunInTime(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldForStorage(),
+  return RunInTime(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldOpen(),
                    [&tier = runtime_.tier, name, alive] { return alive ? tier.Touch(name) : tier.Delete(name); })
       .ok();
 }
@@ -317,7 +318,7 @@ std::optional<int64_t> EngineImpl::SignOfLife(int32_t rank) {
   if (incarnation == 0) return std::nullopt;
   const std::string name = format::SignOfLifePath(incarnation, rank);
   const absl::StatusOr<tier::ObjectInfo> info =
-      ValueInTime<tier::ObjectInfo>(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldForStorage(),
+      ValueInTime<tier::ObjectInfo>(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldOpen(),
                                     [&tier = runtime_.tier, name]() -> absl::StatusOr<tier::ObjectInfo> {
                                       LAMINA_RETURN_IF_ERROR(tier.ListNames(format::kWritersPrefix).status());
                                       LAMINA_RETURN_IF_ERROR(tier.OpenObject(name).status());
@@ -356,7 +357,7 @@ void EngineImpl::LeaseLoop() {
   // Whoever comes next need not watch a lease that nobody holds; one that stays runs out by itself.
   base::WithinMemory([&] { return runtime_.tier.Delete(format::WriterLeasePath(incarnation)); }).IgnoreError();
   env::MutexLock lock(mutex_);
-  --storage_count_;
+  --holds_;
   changed_.NotifyAll();
 }
 

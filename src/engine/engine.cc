@@ -63,7 +63,12 @@ EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
       log_(runtime.env, runtime.tier, swept_, runtime.log_records_kept) {
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
-  if (options_.rank_count > 1) life_task_ = runtime_.env.Start("lamina-life", [this] { LifeLoop(); });
+  if (options_.rank_count > 1) {
+    life_task_ = runtime_.env.Start("lamina-life", [this, hold = HoldOpen()]() mutable {
+      LifeLoop();
+      hold.reset();
+    });
+  }
   late_task_ = runtime_.env.Start("lamina-late", [this] { LateLoop(); });
 }
 
@@ -81,11 +86,11 @@ EngineImpl::~EngineImpl() {
   retention_.reset();
   // What a deadline left behind stands on this too. Whoever must not wait for it leaves the engine behind as well, as Close() told him to.
   env::MutexLock lock(mutex_);
-  while (storage_count_ > 0 && changed_.WaitUntil(mutex_, env::kForeverNs)) {
+  while (holds_ > 0 && changed_.WaitUntil(mutex_, env::kForeverNs)) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> NewEngine(const Options& options, const Runtime& runtime) {
+absl::StatusOr<std::unique_ptr<CoreEngine>> NewEngine(const Options& options, const Runtime& runtime) {
   LAMINA_RETURN_IF_ERROR(options.Validate());
   auto engine = std::make_unique<EngineImpl>(options, runtime);
   if (!engine->HasThreads()) return env::NoThread("saving");
@@ -117,14 +122,23 @@ absl::Status EngineImpl::Close(double grace_s) {
   }
   if (retention != nullptr) retention->Stop();
   env::MutexLock lock(mutex_);
-  return WaitForStorage(deadline_ns);
+  LAMINA_RETURN_IF_ERROR(WaitForHolds(deadline_ns));
+  // The saves have their outcomes, whatever becomes of a last beat.
+  while (beat_begun_ns_ >= 0 && changed_.WaitUntil(mutex_, std::min(deadline_ns, give_up_ns_))) {
+  }
+  return absl::OkStatus();
 }
 
-// For the threads that are about to end, and that hang where storage does.
-absl::Status EngineImpl::WaitForStorage(int64_t deadline_ns) {
-  while (!pending_.empty() || storage_count_ > 0) {
+bool EngineImpl::BeatHangs() {
+  env::MutexLock lock(mutex_);
+  return beat_begun_ns_ >= 0;
+}
+
+// For what is about to end, and hangs where storage does.
+absl::Status EngineImpl::WaitForHolds(int64_t deadline_ns) {
+  while (!pending_.empty() || holds_ > 0) {
     const bool changed = changed_.WaitUntil(mutex_, std::min(deadline_ns, give_up_ns_));
-    if (changed || (pending_.empty() && storage_count_ == 0)) continue;
+    if (changed || (pending_.empty() && holds_ == 0)) continue;
     if (runtime_.env.MonotonicNs() < give_up_ns_) return absl::DeadlineExceededError("closing: storage has not answered yet");
     return absl::UnavailableError(absl::StrCat("closing: '", runtime_.tier.Describe(), "' does not answer on rank ", options_.rank,
                                                ": what hangs there is left behind, and the lease on the root runs out by itself"));
@@ -132,14 +146,14 @@ absl::Status EngineImpl::WaitForStorage(int64_t deadline_ns) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<void> EngineImpl::HoldForStorage() {
+std::shared_ptr<void> EngineImpl::HoldOpen() {
   {
     env::MutexLock lock(mutex_);
-    ++storage_count_;
+    ++holds_;
   }
   return std::shared_ptr<void>(nullptr, [this](void*) {
     env::MutexLock lock(mutex_);
-    --storage_count_;
+    --holds_;
     changed_.NotifyAll();
   });
 }
@@ -310,7 +324,7 @@ absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
   LAMINA_RETURN_IF_ERROR(check(opened));
   claimed.incarnation = opened.number;
   claimed.parent = opened.head;
-  auto retention = std::make_unique<Retention>(runtime_.env, runtime_.tier, options_, claimed.incarnation, swept_, HoldForStorage(),
+  auto retention = std::make_unique<Retention>(runtime_.env, runtime_.tier, options_, claimed.incarnation, swept_, HoldOpen(),
                                                [this](const std::string& cause) { Post(EventKind::kFallback, SaveJob{}, 0, 0, cause); });
   env::MutexLock lock(mutex_);
   claimed_ = claimed;
@@ -321,7 +335,7 @@ absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
     claimed_.reset();
     return env::NoThread("the lease on the root");
   }
-  ++storage_count_;
+  ++holds_;
   retention_ = std::move(retention);
   return claimed;
 }
@@ -330,7 +344,7 @@ absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
 absl::Status EngineImpl::MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns) {
   if (root_is_shared_ || options_.rank_count == 1) return absl::OkStatus();
   const auto begun = std::make_shared<std::atomic<bool>>(false);
-  absl::Status met = RunInTime(runtime_.env, deadline_ns, what, HoldForStorage(), [this, key, what, mine, begun] {
+  absl::Status met = RunInTime(runtime_.env, deadline_ns, what, HoldOpen(), [this, key, what, mine, begun] {
     *begun = true;
     return CheckSharedPath(options_, runtime_, agreement_, key, what, mine);
   });
@@ -349,7 +363,7 @@ absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
   const int64_t deadline_ns = DeadlineAfter(runtime_.env, options_.save_timeout_s > 0 ? options_.save_timeout_s : kSaveDeadlineS);
   LAMINA_RETURN_IF_ERROR(MeetAtRoot(job.key + "/root", what, mine, deadline_ns));
   const auto claim = [this, what, deadline_ns]() -> absl::StatusOr<std::string> {
-    LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, ValueInTime<Claimed>(runtime_.env, deadline_ns, what, HoldForStorage(),
+    LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, ValueInTime<Claimed>(runtime_.env, deadline_ns, what, HoldOpen(),
                                                                         [this] { return EnsureClaimed(/*for_first_save=*/true); }));
     base::Writer writer;
     writer.Put(claimed.store.store_id);
@@ -412,8 +426,8 @@ absl::Status EngineImpl::CheckRoom(const SaveJob& job, int64_t deadline_ns) {
   return agreement_
       .Assemble(job.key + "/first/room", what, kSaveDeadlineS, absl::OkStatus(),
                 [&]() -> absl::StatusOr<std::string> {
-                  const absl::StatusOr<Room> room = ValueInTime<Room>(runtime_.env, deadline_ns, what, HoldForStorage(),
-                                                                      [&tier = runtime_.tier] { return LookAtRoom(tier); });
+                  const absl::StatusOr<Room> room =
+                      ValueInTime<Room>(runtime_.env, deadline_ns, what, HoldOpen(), [&tier = runtime_.tier] { return LookAtRoom(tier); });
                   if (absl::IsDeadlineExceeded(room.status())) return room.status();
                   if (!room.ok() || !room->capacity.has_value()) return std::string();  // one that does not tell is tried
                   const StateSize size{job.plans->plan.state_bytes, 0};
@@ -542,7 +556,7 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
         first_plans_ = nullptr;
         plans_after_.clear();
       },
-      active, [this] { return HoldForStorage(); });
+      active, [this] { return HoldOpen(); });
   LAMINA_RETURN_IF_ERROR(run->Begin());
   ForgetPast();
   return std::unique_ptr<RestoreSession>(std::move(run));

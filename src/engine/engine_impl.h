@@ -23,7 +23,7 @@ namespace lamina::engine {
 
 inline constexpr int64_t kHungNs = 60 * base::kSecondNs;  // behind a save's deadline: by then every rank and the log have settled it
 
-class EngineImpl final : public Engine {
+class EngineImpl final : public CoreEngine {
  public:
   EngineImpl(const Options& options, const Runtime& runtime);
   ~EngineImpl() override;
@@ -35,6 +35,7 @@ class EngineImpl final : public Engine {
   absl::Status Fence() override;
   absl::Status Close(double grace_s) override;
   void Abandon() override;
+  bool BeatHangs() override;
 
  private:
   struct PendingSave {
@@ -79,9 +80,9 @@ class EngineImpl final : public Engine {
   // Restore: whether the step that the session stands at fits the targets of all ranks; the same on all of them. `round` counts steps.
   absl::Status CheckFit(RestoreSession& session, std::span<const TensorView> targets, int round);
 
-  // Lives as long as work on storage that may be left behind.
-  std::shared_ptr<void> HoldForStorage();
-  absl::Status WaitForStorage(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Kept by work on storage: closing waits for it, and leaves it behind in the end.
+  std::shared_ptr<void> HoldOpen();
+  absl::Status WaitForHolds(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The root.
   absl::StatusOr<Claimed> EnsureClaimed(bool for_first_save);
@@ -116,8 +117,8 @@ class EngineImpl final : public Engine {
   env::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t give_up_ns_ ABSL_GUARDED_BY(mutex_) = -1;    // when closing waits for storage no longer; -1: it does not wait yet
-  int32_t storage_count_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces of work on storage of restores, the lease among them
+  int64_t give_up_ns_ ABSL_GUARDED_BY(mutex_) = -1;  // when closing waits for holds no longer; -1: it does not wait yet
+  int32_t holds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status fence_ ABSL_GUARDED_BY(mutex_);         // Aborted once a newer incarnation has the root
   int64_t fenced_number_ ABSL_GUARDED_BY(mutex_) = 0;  // the save that told all ranks so

@@ -53,7 +53,7 @@ struct Parts {
   device::HostDevice device;
   hooks::Dispatcher events;
   hooks::Verdicts verdicts;
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<CoreEngine> engine;
 };
 
 // Everything is the engine's; closing ends what it stands on too.
@@ -133,9 +133,10 @@ class ProcessEngine final : public StandingEngine {
       Abandon();
       closed = Close(0).ok();
     }
-    // What hangs in its storage must not hang the program's end: what it stands on stays for as long as the process does.
-    if (!closed || LeavesWorkBehind()) static_cast<void>(new std::shared_ptr<env::Env>(env_));
-    if (!closed) static_cast<void>(parts_.release());
+    // What hangs, in storage or in a beat, must not hang the program's end: what it stands on stays for as long as the process does.
+    const bool hangs = !closed || parts_->engine->BeatHangs();
+    if (hangs || LeavesWorkBehind()) static_cast<void>(new std::shared_ptr<env::Env>(env_));
+    if (hangs) static_cast<void>(parts_.release());
     parts_.reset();  // before the env that it stands on
   }
 

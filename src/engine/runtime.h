@@ -27,7 +27,13 @@ struct Runtime {
   uint64_t log_records_kept = tier::kRecordsKept;
 };
 
-// Starts the engine's two threads; touches neither the root nor the coordinator. InvalidArgument for bad options.
-absl::StatusOr<std::unique_ptr<Engine>> NewEngine(const Options& options, const Runtime& runtime);
+class CoreEngine : public Engine {
+ public:
+  // Whether the coordinator has not taken the last beat, although closing gave it time: freeing the engine waits for that.
+  virtual bool BeatHangs() = 0;
+};
+
+// Starts the engine's threads; touches neither the root nor the coordinator. InvalidArgument for bad options.
+absl::StatusOr<std::unique_ptr<CoreEngine>> NewEngine(const Options& options, const Runtime& runtime);
 
 }  // namespace lamina::engine

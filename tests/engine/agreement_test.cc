@@ -1,9 +1,11 @@
 #include "engine/agreement.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
 #include "base/units.h"
@@ -61,6 +63,21 @@ class StallingCoordinator : public coord::InProcessCoordinator {
   int64_t until_ns_ = 0;
 };
 
+// Takes no beat for a while from the first one on, and everything else at once.
+class BeatlessCoordinator : public coord::InProcessCoordinator {
+ public:
+  BeatlessCoordinator(env::Env& env, coord::InProcessHub& hub, int64_t stall_ns)
+      : InProcessCoordinator(env, hub), env_(env), stall_ns_(stall_ns) {}
+  absl::Status Set(const std::string& key, std::string_view value) override {
+    if (absl::StrContains(key, "beat/")) env_.SleepNs(std::exchange(stall_ns_, 0));
+    return InProcessCoordinator::Set(key, value);
+  }
+
+ private:
+  env::Env& env_;
+  int64_t stall_ns_;
+};
+
 }  // namespace
 
 TEST_CASE("A rank whose coordinator is not served for longer than all timeouts does not fail the save", "[engine]") {
@@ -93,6 +110,38 @@ TEST_CASE("A rank whose coordinator is not served for longer than all timeouts d
     }
   }
   REQUIRE(world.Names("/ckpt/run/writers").empty());
+}
+
+TEST_CASE("Closing does not wait for a beat that the coordinator does not take", "[engine]") {
+  constexpr int64_t kStallNs = 60 * base::kSecondNs;
+  env::SimThreads threads;
+  env::SimWorldOptions world_options;
+  world_options.threads = &threads;
+  env::SimWorld world(world_options);
+  coord::InProcessHub hub;
+  std::vector<testing::Told> told(2);
+  std::array<bool, 2> hung{};   // when it had closed
+  std::array<bool, 2> hangs{};  // when it ended
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    world.Start(world.NewProcess(absl::StrCat("rank ", rank)), [&, rank](env::Env& env) {
+      BeatlessCoordinator coordinator(env, hub, rank == 1 ? kStallNs : 0);
+      testing::Rank body(env, hub, testing::JobOptions("/ckpt/run", rank, 2), 1, tier::kRecordsKept, &coordinator);
+      testing::Told& mine = told[static_cast<size_t>(rank)];
+      const int64_t begun_ns = env.MonotonicNs();
+      mine.status = testing::RunScript(body, {.saves = {1}}, mine);
+      hung[static_cast<size_t>(rank)] = body.engine().BeatHangs() && env.MonotonicNs() - begun_ns < kStallNs / 2;
+      env.SleepNs(kStallNs);
+      hangs[static_cast<size_t>(rank)] = body.engine().BeatHangs();
+    });
+  }
+  REQUIRE(world.Run().ok());
+  for (const testing::Told& each : told) {
+    INFO(each.status);
+    REQUIRE(each.status.ok());
+    REQUIRE(each.saves == std::vector<std::pair<int64_t, absl::Status>>{{1, absl::OkStatus()}});
+  }
+  REQUIRE(hung == std::array{false, true});
+  REQUIRE(hangs == std::array{false, false});
 }
 
 TEST_CASE("A rank is silent when neither its beats nor its sign of life move", "[engine]") {

@@ -60,7 +60,7 @@ class Rank {
                     .value()) {}
 
   const Options& options() const { return options_; }
-  Engine& engine() { return *engine_; }
+  engine::CoreEngine& engine() { return *engine_; }
   tier::Tier& tier() { return tier_; }
 
  private:
@@ -69,7 +69,7 @@ class Rank {
   tier::FileTier tier_;
   coord::InProcessCoordinator coordinator_;
   device::HostDevice device_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<engine::CoreEngine> engine_;
 };
 
 // What a rank does: restores, then saves, then ends.
