@@ -92,7 +92,7 @@ class Checkpointer:
         chosen["run_id"] = option_names.default_run_id() if run_id is None else run_id
         given = {
             "takeover": takeover,
-            "keep": _checked_keep(keep),
+            "keep": option_names.checked_keep(keep),
             "failures_tolerated": failures_tolerated,
             "save_timeout_s": None if save_timeout_s is None else float(save_timeout_s),
         }
@@ -321,17 +321,6 @@ def _check_snapshot(snapshot: str) -> None:
         raise UnsupportedError('snapshot="deferred" is not in this version; use "copied"')
     if snapshot != "copied":
         raise InvalidArgumentError(f'snapshot is {snapshot!r}; expected "copied" or "deferred"')
-
-
-def _checked_keep(keep: Any) -> int | None:
-    """How many steps stay; None where it is not said."""
-    if keep is None:
-        return None
-    if isinstance(keep, bool) or not hasattr(keep, "__index__"):
-        raise UnsupportedError(f"keep is {keep!r}: this version takes a number of steps, or None for all")
-    if not 1 <= operator.index(keep) < 2**31:
-        raise InvalidArgumentError(f"keep is {keep!r}; expected a number of steps of 1 or more, or None for all")
-    return operator.index(keep)
 
 
 def _memory_of_rank(memory: Any, local_rank_count: int) -> int:

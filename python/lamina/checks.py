@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lamina import __version__, _core, errors, machine
+from lamina import options as option_names
 from lamina.errors import Error, class_and_message
 from lamina.findings import Finding, Preflight, RankFindings, merged
 
@@ -31,6 +32,7 @@ def preflight(
     state: MutableMapping[Any, Any] | None = None,
     *,
     process_group: Any = None,
+    keep: int | None = None,
     memory: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Preflight:
@@ -40,6 +42,7 @@ def preflight(
         root: what `Checkpointer` will be given.
         state: what will be saved; its size is what room, memory and times are judged by. Default None: they are only told.
         process_group: as of `Checkpointer`.
+        keep: as of `Checkpointer`; room is judged by it. Default None: room for the saves that may be in flight and one more is asked for.
         memory: as of `Checkpointer`.
         options: as of `Checkpointer`.
 
@@ -48,6 +51,7 @@ def preflight(
 
     Raises:
         InvalidArgumentError: an option is unknown or out of its range, on any rank.
+        UnsupportedError: `keep` is no number, on any rank.
     """
     from lamina.checkpointer import core_options
     from lamina.ranks import Ranks
@@ -56,6 +60,8 @@ def preflight(
 
     def checked_options() -> dict[str, Any]:
         chosen = core_options(root, ranks, memory, options)
+        if (steps := option_names.checked_keep(keep)) is not None:
+            chosen["keep"] = steps
         _core.own_options(chosen)  # also what the environment sets
         return chosen
 

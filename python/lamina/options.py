@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from lamina import _core
-from lamina.errors import InvalidArgumentError
+from lamina.errors import InvalidArgumentError, UnsupportedError
 from lamina.mismatch import nearest
 
 # What `options` may set, with the type; the core checks ranges.
@@ -27,7 +28,7 @@ KNOWN: Final[dict[str, type]] = {
     "io_threads": int,
 }
 _ACCEPTED: Final[dict[type, tuple[Any, str]]] = {float: ((int, float), "a number"), int: (int, "an integer"), str: (str, "a text")}
-_FAULT_ENV: Final = "env"  # a lamina._core.testing.FaultEnv, which only tests make
+_FAULT_ENV: Final = "env"  # not an option: only tests can make one, to have files fail or go slowly
 _ARGUMENTS: Final = (
     "root",
     "mode",
@@ -55,15 +56,11 @@ def checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in (options or {}).items():
-        if name == _FAULT_ENV and type(value).__name__ == "FaultEnv":
+        if name == _FAULT_ENV and isinstance(value, _core.testing.FaultEnv):
             found[name] = value
             continue
         if name in _ARGUMENTS:
             raise InvalidArgumentError(f"{name} is an argument of Checkpointer, not one of its options")
-        # Not an option: only tests can make one, to have files fail or go slowly.
-        if name == "env" and isinstance(value, _core.testing.FaultEnv):
-            found[name] = value
-            continue
         if name not in KNOWN:
             like = nearest(name, KNOWN)
             raise InvalidArgumentError(
@@ -74,6 +71,22 @@ def checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
             raise InvalidArgumentError(f"option {name} is {value!r}; expected {expected}")
         found[name] = KNOWN[name](value)
     return found
+
+
+def checked_keep(keep: Any) -> int | None:
+    """How many steps stay; None where it is not said.
+
+    Raises:
+        UnsupportedError: it is no number.
+        InvalidArgumentError: the number is out of its range.
+    """
+    if keep is None:
+        return None
+    if isinstance(keep, bool) or not hasattr(keep, "__index__"):
+        raise UnsupportedError(f"keep is {keep!r}: this version takes a number of steps, or None for all")
+    if not 1 <= operator.index(keep) < 2**31:
+        raise InvalidArgumentError(f"keep is {keep!r}; expected a number of steps of 1 or more, or None for all")
+    return operator.index(keep)
 
 
 def root_path(root: str | os.PathLike[str]) -> str:
