@@ -268,7 +268,7 @@ absl::Status HistoryCheck::CheckSave(const HistoryJob& job, const Told& told) {
 }
 
 // A restore that was told to be done stands at a step that was the head while it ran: the newest, or the one that was asked for and that
-// the log was rewound to. Unasked, only damage moves it to an older one.
+// the log was rewound to. Unasked, only damage moves it to an older one, and it tells of each step that it passes over.
 absl::Status HistoryCheck::CheckRestore(const HistoryJob& job, const Told& told, uint64_t from) {
   if (!told.status.ok()) return CheckDropped(told.status, {told.records, told.told_ns, told.is_protected}, /*may_write=*/true);
   const std::string what = absl::StrCat("the restore that gave ", testing::TreeText(told.moment));
@@ -288,13 +288,17 @@ absl::Status HistoryCheck::CheckRestore(const HistoryJob& job, const Told& told,
   for (uint64_t number = from; number <= std::min(told.records, log_.newest_number()); ++number) {
     const bool rewinds = number > from && log_.At(number).kind == RecordKind::kRewind && JobOf(log_.At(number).incarnation) == &job;
     if (rewinds && !may_rewind) break;
+    const bool lost = number > 0 && log_.At(number).damaged > log_.HeadAt(number);  // a record, and perhaps a step with it
+    if (!told.asked.has_value() && lost != told.passed_over.contains(-1)) continue;
     if (log_.HeadAt(number) == commit) return absl::OkStatus();
     for (const uint64_t newer : log_.LineAt(number)) {
       if (newer == commit) return absl::OkStatus();
-      if (!damaged_.contains(format::AttemptPath(log_.At(newer).subject))) break;
+      const AttemptId& attempt = log_.At(newer).subject;
+      if (!damaged_.contains(format::AttemptPath(attempt)) || !told.passed_over.contains(attempt.step)) break;
     }
   }
-  return Broken(absl::StrCat(what, ", commit ", commit, ", which was not the head in records ", from, " to ", told.records, " (I9)"));
+  return Broken(absl::StrCat(what, ", commit ", commit, ", which was not the head in records ", from, " to ", told.records,
+                             ", or was come to in silence (I9)"));
 }
 
 absl::Status HistoryCheck::RestoredDespiteDamage(const HistoryJob& job) const {

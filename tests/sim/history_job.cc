@@ -50,8 +50,10 @@ class HistoryJob::Body {
     AwaitAll();
     RankState state(Ordinal(), LayoutOf(action));
     Told told{.kind = Action::Kind::kRestore, .status = {}, .asked = action.to_start && start_ >= 0 ? start_ : action.step};
-    const absl::StatusOr<Moment> restored =
-        testing::RestoreAndCheck(rank_.engine(), state, told.asked, [&] { env.SleepNs(action.linger_ns); });
+    std::vector<PassedOver> passed_over;
+    const absl::StatusOr<Moment> restored = testing::RestoreAndCheck(
+        rank_.engine(), state, told.asked, [&] { env.SleepNs(action.linger_ns); }, &passed_over);
+    for (const PassedOver& each : passed_over) told.passed_over.insert(each.step);
     told.status = restored.status();
     if (restored.ok()) told.moment = *restored;
     Tell(std::move(told));

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,12 +55,13 @@ struct Told {
   Action::Kind kind = Action::Kind::kSave;
   absl::Status status = {};
   bool skipped = false;
-  std::optional<int64_t> asked = {};  // of a restore
-  testing::Moment moment = {};        // restored ({-1, 0}: nothing was there) or saved
-  uint32_t save_ordinal = 0;          // counts the job's saves, as attempts do
-  uint64_t records = 0;               // of the log, when it was told
-  int64_t told_ns = 0;                // by the file server's clock
-  bool is_protected = true;           // the lease under which the job read last has not run out
+  std::optional<int64_t> asked = {};   // of a restore
+  std::set<int64_t> passed_over = {};  // by a restore: steps; -1: one that is lost with its record
+  testing::Moment moment = {};         // restored ({-1, 0}: nothing was there) or saved
+  uint32_t save_ordinal = 0;           // counts the job's saves, as attempts do
+  uint64_t records = 0;                // of the log, when it was told
+  int64_t told_ns = 0;                 // by the file server's clock
+  bool is_protected = true;            // the lease under which the job read last has not run out
 };
 
 // What is noted when a rank is told something.

@@ -93,9 +93,9 @@ inline absl::StatusOr<std::shared_ptr<SaveHandle>> BeginSave(Engine& engine, Ran
 }
 
 // Restores and checks every bit. {-1, 0} when nothing was there. Internal for wrong bits, and for targets that a restore which failed has
-// touched without saying so. `between` is called once the step is chosen.
+// touched without saying so. `between` is called once the step is chosen; `passed_over` gets what a restore that is done tells of.
 inline absl::StatusOr<Moment> RestoreAndCheck(Engine& engine, RankState& state, std::optional<int64_t> step,
-                                              const std::function<void()>& between = {}) {
+                                              const std::function<void()>& between = {}, std::vector<PassedOver>* passed_over = nullptr) {
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<RestoreSession> session, engine.BeginRestore(step));
   if (between) between();
   if (!session->found()) return Moment{-1, 0};
@@ -115,6 +115,7 @@ inline absl::StatusOr<Moment> RestoreAndCheck(Engine& engine, RankState& state, 
     if (moment.step != found_step) return absl::InternalError(absl::StrCat("step ", found_step, " holds the values of ", TreeText(moment)));
     LAMINA_RETURN_IF_ERROR(state.Check(moment));
     LAMINA_RETURN_IF_ERROR(session->End());
+    if (passed_over != nullptr) *passed_over = session->passed_over();
     return moment;
   }
 }
