@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "engine/store.h"
 #include "env/sim_random.h"
+#include "format/pack.h"
 #include "format/paths.h"
 #include "testing/direct_queue.h"
 #include "tier/file_tier.h"
@@ -151,9 +152,15 @@ void HistoryCheck::Rot(uint64_t seed) {
     const bool record = name.starts_with("log/") && format::ParseLogName(name.substr(4)).has_value();
     if (!bytes.empty() && (record || !AttemptOf(name).empty())) files.emplace_back(name, std::ssize(bytes));
   }
+  // Half of the time behind the header of one of the newest packs: what a restore reads last, and finds in the midst of its work.
+  const bool is_late = random.Chance(0.5);
+  if (is_late) {
+    const std::string newest = files.empty() ? "" : AttemptOf(files.back().first);
+    std::erase_if(files, [&](const auto& file) { return AttemptOf(file.first) != newest || file.second <= format::kPackHeaderBytes; });
+  }
   if (files.empty()) return;
   const auto& [name, bytes] = files[static_cast<size_t>(random.Below(std::ssize(files)))];
-  int64_t offset = random.Below(bytes);
+  int64_t offset = is_late ? format::kPackHeaderBytes + random.Below(bytes - format::kPackHeaderBytes) : random.Below(bytes);
   const std::string attempt = AttemptOf(name);
   if (!attempt.empty()) {
     damaged_.insert(attempt);
