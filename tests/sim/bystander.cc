@@ -46,7 +46,10 @@ absl::Status Collect(env::Env& env, Collecting& collecting) {
   }
   engine::Collector collector(env, tier);
   if (plan.kind == GcPlan::Kind::kPin || plan.kind == GcPlan::Kind::kLetGo) {
-    return steps.empty() ? absl::OkStatus() : collector.Pin(steps[plan.pick % steps.size()], plan.kind == GcPlan::Kind::kPin);
+    for (int64_t i = 0; i < plan.pin_count && !steps.empty(); ++i) {
+      LAMINA_RETURN_IF_ERROR(collector.Pin(steps[plan.pick % steps.size()], (plan.kind == GcPlan::Kind::kPin) == (i % 2 == 0)));
+    }
+    return absl::OkStatus();
   }
   engine::CollectRequest request;
   request.reader_grace_ns = static_cast<int64_t>(plan.gc_grace_s * 1e9);

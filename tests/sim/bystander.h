@@ -42,7 +42,8 @@ struct GcPlan {
   int32_t keep = 0;
   double gc_grace_s = 600;
   double abandoned_grace_s = 604800;
-  uint64_t pick = 0;  // which of the steps
+  uint64_t pick = 0;      // which of the steps
+  int64_t pin_count = 1;  // by turns with letting go, a record each
   bool dry_run = false;
 };
 

@@ -133,7 +133,7 @@ const LogRecord* DeletionWatch::Record(uint64_t number) {
   return record.ok() ? &records_.emplace(number, *std::move(record)).first->second : nullptr;
 }
 
-// The first of the unbroken row of records that have it dropped.
+// The first of the unbroken row of records that have it dropped. The newest ones may have forgotten it.
 std::optional<DeletionWatch::Drop> DeletionWatch::DropOf(const AttemptId& attempt) {
   std::optional<Drop> drop;
   for (uint64_t number = NewestNumber(); number > 0; --number) {
@@ -141,6 +141,7 @@ std::optional<DeletionWatch::Drop> DeletionWatch::DropOf(const AttemptId& attemp
     if (record == nullptr) continue;
     const auto step =
         std::find_if(record->steps.begin(), record->steps.end(), [&](const StepEntry& each) { return each.attempt == attempt; });
+    if (step == record->steps.end() && !drop.has_value()) continue;
     if (step == record->steps.end() || step->state != StepState::kDropped) break;
     drop = {number, record->written_ns};
   }
@@ -202,10 +203,9 @@ absl::Status DeletionWatch::MayGo(const env::SimOp& op) {
   }
   if (op.task == kSaveTask) return absl::OkStatus();  // a rank gives its own pack up
   if (damaged) return broken("a record of the log is damaged (I5)");
-  if (step != newest->steps.end()) {
-    const absl::Status dropped = MayGoDropped(*attempt);
-    return dropped.ok() ? dropped : broken(std::string(dropped.message()));
-  }
+  const absl::Status dropped = MayGoDropped(*attempt);
+  if (!dropped.ok()) return broken(std::string(dropped.message()));
+  if (step != newest->steps.end()) return absl::OkStatus();
   const bool aborted = std::count(newest->unswept.begin(), newest->unswept.end(), *attempt) > 0;
   if (aborted || attempt->incarnation < newest->incarnation) return absl::OkStatus();
   return broken(absl::StrCat("it is of the newest incarnation, and record ", number, " does not say how it ended (I4, I5)"));

@@ -33,6 +33,7 @@ constexpr int64_t kHourNs = 3600 * kSecondNs;
 constexpr int64_t kForEver = INT64_MAX / 2;
 constexpr int64_t kOpsOfALaunch = 1500;  // about, for placing what happens in the midst of one
 constexpr int64_t kLaunchNsMax = 6 * kHourNs;
+constexpr int64_t kPinsToForget = 104;  // records enough for a dropped step to leave the table, once it is swept
 
 // Kinds that hold for a whole history, and those that befall one launch.
 constexpr FaultKind kOfTheWorld[] = {FaultKind::kShortWrites, FaultKind::kLatency, FaultKind::kStaleNames, FaultKind::kStaleLists,
@@ -251,6 +252,7 @@ class History {
     plan.abandoned_grace_s = retention_.abandoned_grace_s;
     plan.pick = random_.Next();
     plan.dry_run = random_.Chance(0.1);
+    if (options_.seed % 4 == 1) plan.pin_count = kPinsToForget;
     constexpr const char* kNames[] = {"retires steps", "drops a step", "pins a step", "lets a step go"};
     Tell(absl::StrCat("beside it gc ", kNames[static_cast<size_t>(plan.kind)], plan.dry_run ? ", dry" : ""));
     collecting_ = StartGc(world_, absl::StrCat("gc", ++gc_count_), plan);
