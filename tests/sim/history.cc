@@ -33,6 +33,7 @@ constexpr int64_t kHourNs = 3600 * kSecondNs;
 constexpr int64_t kForEver = INT64_MAX / 2;
 constexpr int64_t kOpsOfALaunch = 1500;  // about, for placing what happens in the midst of one
 constexpr int64_t kLaunchNsMax = 6 * kHourNs;
+constexpr int64_t kLateSaveNs = 620 * kSecondNs;
 constexpr int64_t kPinsToForget = 104;  // records enough for a dropped step to leave the table, once it is swept
 
 // Kinds that hold for a whole history, and those that befall one launch.
@@ -342,6 +343,9 @@ class History {
       case FaultKind::kStoreSlow:
         return job.hub().SetDelayNs(1 + random_.Below(50 * kMillisecondNs));
       case FaultKind::kHang:
+        // Beyond the deadline of a save whose bytes are there and whose vote is not.
+        if (random_.Chance(0.3))
+          return world_.AddFault({.what = "sync", .path = ".pack", .first = random_.Below(4), .delay_ns = kLateSaveNs});
         return AddFault({.error_number = 0, .delay_ns = random_.Chance(0.5) ? 10 * kSecondNs : random_.Below(1000 * kSecondNs)}, process);
       case FaultKind::kIoError:
         return at_readers_ ? HideReaders(EIO) : AddFault({.error_number = EIO}, process);
