@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "engine/store.h"
 #include "env/sim_random.h"
 #include "format/pack.h"
@@ -26,6 +27,7 @@ using format::StepState;
 using testing::Moment;
 
 constexpr int64_t kRecordHeadBytes = 64;  // of a copy, which its checksum covers for certain
+constexpr int64_t kWriterLeaseNs = 60 * base::kSecondNs;
 
 absl::Status Broken(const std::string& what) { return absl::InternalError(what); }
 
@@ -232,6 +234,7 @@ absl::Status HistoryCheck::All() {
   files.merge(RootFiles());
   LAMINA_ASSIGN_OR_RETURN(log_, LogAudit::Of(files, {.abandoned_ns = abandoned_ns_, .lost = lost_}));
   LAMINA_RETURN_IF_ERROR(CheckPublishers());
+  LAMINA_RETURN_IF_ERROR(CheckClaims());
   restore_count_ = 0;
   for (const std::unique_ptr<HistoryJob>& job : jobs_) {
     const absl::Status told = CheckTold(*job);
@@ -406,6 +409,21 @@ absl::Status HistoryCheck::CheckPublishers() {
       return Broken(absl::StrCat("record ", record.number, " of incarnation ", record.incarnation, " is by ", (*publishers.begin())->name(),
                                  ", which is fenced (I4)"));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Who may not take the root over, nor can see that its trainer is dead, waits until that was silent for a minute (I4).
+absl::Status HistoryCheck::CheckClaims() const {
+  for (const LogRecord& record : log_.records()) {
+    if (record.kind != RecordKind::kOpen || record.opens.size() < 2) continue;
+    const LogRecord& former = log_.At(record.opens[record.opens.size() - 2]);
+    const HistoryJob* job = JobOf(record.number);
+    const bool may = job == nullptr || job->script().takeover || record.trainer.run_id == former.trainer.run_id ||
+                     record.trainer.host == former.trainer.host;
+    if (!may && record.written_ns - former.written_ns < kWriterLeaseNs)
+      return Broken(
+          absl::StrCat("record ", record.number, " takes the root from incarnation ", former.number, " while that is alive (I4)"));
   }
   return absl::OkStatus();
 }

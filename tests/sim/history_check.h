@@ -75,6 +75,7 @@ class HistoryCheck {
   absl::Status BystandersUndisturbed() const;
   bool HeadWasDropped(const HistoryJob& job) const;
   absl::Status CheckPublishers();
+  absl::Status CheckClaims() const;
   absl::Status CheckDropped(const absl::Status& told, const Seen& seen, bool may_write);
   absl::Status CheckTold(const HistoryJob& job);
   absl::Status CheckSave(const HistoryJob& job, const Told& told);
