@@ -541,18 +541,13 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
   auto run = std::make_unique<RestoreRun>(
       options_, runtime_, agreement_, number, step, [this] { return EnsureClaimed(/*for_first_save=*/false); },
       [this] { half_restored_ = true; },
-      [this](const Claimed& claimed, const Restored& restored) {
+      [this](const Claimed& claimed) {
         half_restored_ = false;
-        restored_step_ = restored.step;
+        restored_step_ = claimed.restored_step;
         last_step_ = -1;
         env::MutexLock lock(mutex_);
         line_known_ = true;
-        if (options_.mode == Mode::kTrain) {
-          claimed_ = claimed;
-          claimed_->parent = restored.commit;
-          claimed_->restored_step = restored.step;
-          claimed_->restored_parent = restored.parent;
-        }
+        if (options_.mode == Mode::kTrain) claimed_ = claimed;
         first_plans_ = nullptr;
         plans_after_.clear();
       },

@@ -36,7 +36,7 @@ absl::Status Suffixed(const absl::Status& status, std::string_view suffix) {
 
 RestoreRun::RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, int64_t number,
                        std::optional<int64_t> wanted_step, std::function<absl::StatusOr<Claimed>()> claim, std::function<void()> touches,
-                       std::function<void(const Claimed&, const Restored&)> done, std::shared_ptr<void> keep_active,
+                       std::function<void(const Claimed&)> done, std::shared_ptr<void> keep_active,
                        std::function<std::shared_ptr<void>()> hold)
     : options_(options),
       runtime_(runtime),
@@ -112,7 +112,7 @@ absl::Status RestoreRun::Begin() {
   line_ = choice_.line;
   if (choice_.candidates.empty()) {
     Close();
-    done_({choice_.store, choice_.incarnation, 0, -1, 0}, Restored{});
+    done_({.store = choice_.store, .incarnation = choice_.incarnation});
     return absl::OkStatus();
   }
   return OpenCandidate();
@@ -262,8 +262,7 @@ absl::Status RestoreRun::End() {
         });
       }).status();
   if (!together.ok()) return Suffixed(together, kFilled);
-  done_({choice_.store, choice_.incarnation, entry.commit, entry.attempt.step, entry.parent},
-        Restored{entry.attempt.step, entry.commit, entry.parent});
+  done_({choice_.store, choice_.incarnation, entry.commit, entry.attempt.step, entry.parent});
   Post(EventKind::kRestoreDone, entry.attempt.step, *filled_bytes_, "");
   Close();
   return absl::OkStatus();

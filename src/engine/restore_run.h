@@ -22,13 +22,6 @@
 
 namespace lamina::engine {
 
-// What the engine learns from a restore that has ended.
-struct Restored {
-  int64_t step = -1;  // -1: the root holds no commit
-  uint64_t commit = 0;
-  uint64_t parent = 0;
-};
-
 class RestoreRun final : public RestoreSession {
  public:
   // `claim` gives the leader the root (an incarnation in train mode, the header alone in read mode; an empty root in read mode is
@@ -36,9 +29,8 @@ class RestoreRun final : public RestoreSession {
   // lives as long as the session: the beats. What `hold` returns lives as long as a piece of work on storage, which may outlive the
   // session.
   RestoreRun(const Options& options, const Runtime& runtime, Agreement& agreement, int64_t number, std::optional<int64_t> wanted_step,
-             std::function<absl::StatusOr<Claimed>()> claim, std::function<void()> touches,
-             std::function<void(const Claimed&, const Restored&)> done, std::shared_ptr<void> keep_active,
-             std::function<std::shared_ptr<void>()> hold);
+             std::function<absl::StatusOr<Claimed>()> claim, std::function<void()> touches, std::function<void(const Claimed&)> done,
+             std::shared_ptr<void> keep_active, std::function<std::shared_ptr<void>()> hold);
 
   // Collective: stands at a step that every rank can open, or at none.
   absl::Status Begin();
@@ -77,7 +69,7 @@ class RestoreRun final : public RestoreSession {
   const int64_t begun_ns_;
   const std::optional<int64_t> wanted_step_;
   const std::function<void()> touches_;
-  const std::function<void(const Claimed&, const Restored&)> done_;
+  const std::function<void(const Claimed&)> done_;
   std::shared_ptr<void> keep_active_;
   const std::function<std::shared_ptr<void>()> hold_;
   const int64_t deadline_ns_;
