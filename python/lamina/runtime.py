@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from lamina import _core
-from lamina.errors import Error
+from lamina.errors import Error, UnavailableError
 from lamina.events import Dispatcher, logger
 from lamina.ranks import Ranks
 from lamina.save_handle import SaveHandle
@@ -65,7 +65,10 @@ class Runtime:
         failure: Error | None = None
         try:
             failure = self._unseen_failure(left_s)
-            self.engine.close(left_s())
+            try:
+                self.engine.close(left_s())
+            except UnavailableError as error:  # storage hangs, and the saves have their outcomes: nothing that the job has to answer for
+                logger.error("%s", error)
         except Error as error:
             failure = failure or error
         except BaseException:  # a signal's handler raised: the saves are given up, and all still ends

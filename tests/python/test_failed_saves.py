@@ -116,6 +116,17 @@ def test_signal_handlers_run_while_a_save_or_a_restore_waits(tmp_path: Path) -> 
         signal.signal(signal.SIGALRM, before)
 
 
+def test_storage_that_hangs_after_the_last_save_is_told_and_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    env = testing.FaultEnv()
+    with lamina.Checkpointer(tmp_path / "root", options={"env": env}) as ckpt:
+        ckpt.save(1, state()).wait()
+        env.hang("writers/")
+    env.hang(None)
+    assert "closing" in caplog.text
+    assert "the lease on the root runs out by itself" in caplog.text
+    assert [step["step"] for step in lamina.open(tmp_path / "root").steps()] == [1]
+
+
 TWO = """
 import atexit, os, sys
 import torch, lamina
