@@ -35,6 +35,15 @@ class UnreliableTier : public MemoryTier {
     }
     return MemoryTier::PutIfAbsent(name, bytes);
   }
+  std::string hidden;  // for so many opens, as a network file system remembers absence
+  int hidden_opens = 0;
+  absl::StatusOr<std::unique_ptr<ObjectReader>> OpenObject(std::string_view name) override {
+    if (name == hidden && hidden_opens > 0) {
+      --hidden_opens;
+      return absl::NotFoundError("not yet");
+    }
+    return MemoryTier::OpenObject(name);
+  }
   void Replace(const std::string& name, std::string_view bytes) {
     REQUIRE(Delete(name).ok());
     REQUIRE(MemoryTier::PutIfAbsent(name, bytes).ok());
@@ -95,6 +104,18 @@ TEST_CASE("A store is created once, whoever tries, and read ever after", "[tier]
   REQUIRE(one.ReadStore().value() == other);
   REQUIRE(one.Newest()->number == 0);
   REQUIRE(one.Newest()->steps.empty());
+}
+
+TEST_CASE("A record that is listed and does not show is asked for again", "[tier][log]") {
+  Place place;
+  const uint64_t number = place.Claim();
+  place.tier.hidden = format::LogPath(number);
+  place.tier.hidden_opens = 3;
+  Log other(*place.env, place.tier);
+  const absl::StatusOr<LogRecord> newest = other.Newest();
+  INFO(newest.status());
+  REQUIRE(newest.ok());
+  REQUIRE(newest->number == number);
 }
 
 TEST_CASE("A log whose file LAMINA is gone is not made into another store", "[tier][log]") {
