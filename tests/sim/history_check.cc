@@ -322,7 +322,8 @@ absl::Status HistoryCheck::RestoredDespiteDamage(const HistoryJob& job) const {
   for (int32_t rank = 0; rank < job.rank_count(); ++rank) {
     if (job.told(rank).empty()) return Broken("nothing disturbed this launch, and a rank was told nothing");
     const Told& first = job.told(rank).front();
-    const bool excused = was_dropped && absl::IsNotFound(first.status) && !IsLate(first.status);
+    // What is left may be damaged steps alone.
+    const bool excused = was_dropped && !IsLate(first.status) && (absl::IsNotFound(first.status) || absl::IsDataLoss(first.status));
     if (!first.asked.has_value() && !first.status.ok() && !excused)
       return Broken(absl::StrCat("a restore was to pass over damage, and failed: ", first.status.ToString()));
     for (const Told& told : job.told(rank)) {
