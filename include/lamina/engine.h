@@ -126,7 +126,8 @@ class Engine {
   // returns at once. FailedPrecondition when the engine is closed.
   virtual absl::Status Fence() = 0;
   // Not collective. Waits until this rank's saves have an outcome, at most `grace_s` (negative: as long as it takes): then
-  // DeadlineExceeded, and it may be called again. No save or restore begins after the first call.
+  // DeadlineExceeded, and it may be called again. No save or restore begins after the first call. Unavailable when all saves have an
+  // outcome and storage does not answer for seconds after that: what hangs there is left behind.
   virtual absl::Status Close(double grace_s) = 0;
   // Closes, and gives up the saves that have not voted yet: they fail as Cancelled. For a program that has to end.
   virtual void Abandon() = 0;

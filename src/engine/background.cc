@@ -296,6 +296,9 @@ void EngineImpl::LifeLoop() {
     }
   }
   if (shown) ShowLife(false);  // what stays is removed by the next claim's sweep
+  env::MutexLock lock(mutex_);
+  --holds_;
+  changed_.NotifyAll();
 }
 
 uint64_t EngineImpl::Incarnation() {

@@ -64,10 +64,9 @@ EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
   if (options_.rank_count > 1) {
-    life_task_ = runtime_.env.Start("lamina-life", [this, hold = HoldOpen()]() mutable {
-      LifeLoop();
-      hold.reset();
-    });
+    life_task_ = runtime_.env.Start("lamina-life", [this] { LifeLoop(); });
+    env::MutexLock lock(mutex_);
+    if (life_task_ != nullptr) ++holds_;
   }
   late_task_ = runtime_.env.Start("lamina-late", [this] { LateLoop(); });
 }
