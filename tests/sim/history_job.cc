@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace lamina::sim {
 
@@ -21,6 +22,8 @@ class HistoryJob::Body {
     if (!status.ok() || shared_.script.abandons) rank_.engine().Abandon();
     AwaitAll();
     const absl::Status closed = rank_.engine().Close(-1);
+    // What hangs is waited for here, where the process may die, and not by the engine's destructor.
+    while (absl::IsUnavailable(rank_.engine().Close(-1))) env.SleepNs(base::kSecondNs);
     return status.ok() ? closed : status;
   }
 
