@@ -296,9 +296,6 @@ void EngineImpl::LifeLoop() {
     }
   }
   if (shown) ShowLife(false);  // what stays is removed by the next claim's sweep
-  env::MutexLock lock(mutex_);
-  --holds_;
-  changed_.NotifyAll();
 }
 
 uint64_t EngineImpl::Incarnation() {

@@ -63,11 +63,7 @@ EngineImpl::EngineImpl(const Options& options, const Runtime& runtime)
       log_(runtime.env, runtime.tier, swept_, runtime.log_records_kept) {
   save_task_ = runtime_.env.Start("lamina-save", [this] { SaveLoop(); });
   beat_task_ = runtime_.env.Start("lamina-beat", [this] { BeatLoop(); });
-  if (options_.rank_count > 1) {
-    life_task_ = runtime_.env.Start("lamina-life", [this] { LifeLoop(); });
-    env::MutexLock lock(mutex_);
-    if (life_task_ != nullptr) ++holds_;
-  }
+  if (options_.rank_count > 1) life_task_ = runtime_.env.Start("lamina-life", [this] { LifeLoop(); });
   late_task_ = runtime_.env.Start("lamina-late", [this] { LateLoop(); });
 }
 

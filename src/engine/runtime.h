@@ -29,7 +29,7 @@ struct Runtime {
 
 class CoreEngine : public Engine {
  public:
-  // Whether the coordinator has not taken the last beat, although closing gave it time: freeing the engine waits for that.
+  // Whether a beat is still on its way to the coordinator, although closing gave it what time it had: freeing the engine waits for that.
   virtual bool BeatHangs() = 0;
 };
 

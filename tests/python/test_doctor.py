@@ -339,7 +339,7 @@ def test_preflight_on_ranks(tmp_path: Path) -> None:
     told = on_ranks(3, _preflights, str(shared / "root"), str(torn))
     assert told[0] == told[1] == told[2]
     cases = told[0]
-    cases["alike"]["levels"].pop("file-system")  # where the tests' files lie in memory, it warns
+    assert cases["alike"]["levels"].pop("file-system") in {"ok", "warn"}  # where the tests' files lie in memory, it warns
     assert set(cases["alike"]["levels"].values()) == {"ok"}, cases["alike"]
     assert cases["alike"]["found"]["state"] == "1.2 MB a save, 1.2 MB at most by one rank"
     assert cases["alike"]["found"]["shared-path"] == "what rank 0 writes is seen by all"
