@@ -26,6 +26,7 @@ absl::Status ReadAllSteps(env::Env& env, Reading& reading, const Look& look) {
   LAMINA_ASSIGN_OR_RETURN(const std::vector<engine::ListedStep> steps, store->Steps(/*all=*/true));
   for (const engine::ListedStep& step : steps) {
     const absl::Status read = ReadStep(env, *store, step.entry.attempt.step, reading.plan.linger_ns);
+    if (reading.process->dead()) return absl::OkStatus();  // its helpers ended in the midst of their work: it has read nothing
     reading.steps.push_back({read, look(*reading.process)});
     if (!read.ok() && !absl::IsNotFound(read)) return read;
   }

@@ -315,15 +315,17 @@ absl::Status HistoryCheck::RestoredDespiteDamage(const HistoryJob& job) const {
   const std::vector<uint64_t> opens = OpensOf(job);
   if (opens.empty()) return Broken("nothing disturbed this launch, and it did not claim the root");
   const std::vector<uint64_t> line = log_.LineAt(opens.front());
-  const auto whole = std::find_if(line.begin(), line.end(),
-                                  [this](uint64_t commit) { return !damaged_.contains(format::AttemptPath(log_.At(commit).subject)); });
+  const auto is_whole = [this](uint64_t commit) { return !damaged_.contains(format::AttemptPath(log_.At(commit).subject)); };
+  const auto whole = std::find_if(line.begin(), line.end(), is_whole);
   if (whole == line.end()) return absl::OkStatus();
   const bool was_dropped = IsDropped(log_.At(*whole).subject.step);  // perhaps while it was restored
   for (int32_t rank = 0; rank < job.rank_count(); ++rank) {
     if (job.told(rank).empty()) return Broken("nothing disturbed this launch, and a rank was told nothing");
     const Told& first = job.told(rank).front();
-    // What is left may be damaged steps alone.
-    const bool excused = was_dropped && !IsLate(first.status) && (absl::IsNotFound(first.status) || absl::IsDataLoss(first.status));
+    // When it chose, damaged steps may have been all that was left.
+    const std::vector<uint64_t> left = log_.LineAt(first.records);
+    const bool none_left = absl::IsDataLoss(first.status) && std::none_of(left.begin(), left.end(), is_whole);
+    const bool excused = none_left || (was_dropped && absl::IsNotFound(first.status) && !IsLate(first.status));
     if (!first.asked.has_value() && !first.status.ok() && !excused)
       return Broken(absl::StrCat("a restore was to pass over damage, and failed: ", first.status.ToString()));
     for (const Told& told : job.told(rank)) {
