@@ -10,6 +10,14 @@
 
 namespace lamina::env {
 
+namespace {
+
+bool IsOn(const std::string& part, const std::string& path, const std::string& second_path) {
+  return path.find(part) != std::string::npos || second_path.find(part) != std::string::npos;
+}
+
+}  // namespace
+
 int64_t FaultPlan::AddRule(const FaultRule& rule) {
   const std::lock_guard lock(mutex_);
   rules_.emplace(next_number_, ActiveRule{rule});
@@ -48,9 +56,9 @@ void FaultPlan::SetHang(std::optional<std::string> path_part, std::optional<Faul
   hang_call_ = call;
 }
 
-bool FaultPlan::Hangs(FaultCall call, const std::string& path) const {
+bool FaultPlan::Hangs(FaultCall call, const std::string& path, const std::string& second_path) const {
   const std::lock_guard lock(mutex_);
-  return hang_call_.value_or(call) == call && hang_.has_value() && path.find(*hang_) != std::string::npos;
+  return hang_call_.value_or(call) == call && hang_.has_value() && IsOn(*hang_, path, second_path);
 }
 
 void FaultPlan::CountHang() {
@@ -103,8 +111,7 @@ std::optional<int> FaultPlan::Due(FaultCall call, const std::string& path, const
   // Every rule counts the call, also when another one fails it.
   for (auto& [number, active] : rules_) {
     const FaultRule& rule = active.rule;
-    const bool on_path = path.find(rule.path_part) != std::string::npos || second_path.find(rule.path_part) != std::string::npos;
-    if ((rule.call.has_value() && *rule.call != call) || !on_path) continue;
+    if ((rule.call.has_value() && *rule.call != call) || !IsOn(rule.path_part, path, second_path)) continue;
     const int64_t past_first = ++active.calls - rule.first;
     if (past_first >= 0 && past_first < rule.count && !error_number.has_value()) error_number = rule.error_number;
   }
@@ -150,8 +157,8 @@ constexpr int64_t kHangPollNs = 10 * base::kMillisecondNs;
 
 absl::Status Check(Env& base, FaultPlan& plan, FaultCall call, std::string_view what, const std::string& path,
                    const std::string& second_path = {}) {
-  if (plan.Hangs(call, path)) plan.CountHang();
-  while (plan.Hangs(call, path)) base.SleepNs(kHangPollNs);
+  if (plan.Hangs(call, path, second_path)) plan.CountHang();
+  while (plan.Hangs(call, path, second_path)) base.SleepNs(kHangPollNs);
   const std::optional<int> error_number = plan.Due(call, path, second_path);
   if (error_number == kNoMemory) throw std::bad_alloc();
   return error_number.has_value() ? base::ErrnoStatus(*error_number, what, second_path.empty() ? path : second_path) : absl::OkStatus();

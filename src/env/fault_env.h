@@ -81,7 +81,7 @@ class FaultPlan {
   size_t PartBytes(size_t bytes) const;
   // How long to wait before a part so long is written.
   int64_t ReserveWrite(size_t bytes, int64_t now_ns);
-  bool Hangs(FaultCall call, const std::string& path) const;
+  bool Hangs(FaultCall call, const std::string& path, const std::string& second_path) const;
   void CountHang();
   bool RefusesTask();
   void Made(const std::string& path);  // by this process
