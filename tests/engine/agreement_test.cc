@@ -2,6 +2,7 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -78,29 +79,35 @@ class BeatlessCoordinator : public coord::InProcessCoordinator {
   int64_t stall_ns_;
 };
 
+// Runs a job of two ranks on one root, and gives what each was told.
+std::array<testing::Told, 2> RunTwoRanks(const std::function<void(int32_t, env::Env&, coord::InProcessHub&, testing::Told&)>& body) {
+  env::SimThreads threads;
+  env::SimWorldOptions options;
+  options.threads = &threads;
+  env::SimWorld world(options);
+  coord::InProcessHub hub;
+  std::array<testing::Told, 2> told;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    world.Start(world.NewProcess(absl::StrCat("rank ", rank)),
+                [&, rank](env::Env& env) { body(rank, env, hub, told[static_cast<size_t>(rank)]); });
+  }
+  REQUIRE(world.Run().ok());
+  REQUIRE(world.Names("/ckpt/run/writers").empty());
+  return told;
+}
+
 }  // namespace
 
 TEST_CASE("A rank whose coordinator is not served for longer than all timeouts does not fail the save", "[engine]") {
   const std::string word = GENERATE("/first/begin/", "/ready/", "/vote/");
   const int32_t stalled = GENERATE(0, 1);
-  env::SimThreads threads;
-  env::SimWorldOptions world_options;
-  world_options.threads = &threads;
-  env::SimWorld world(world_options);
-  coord::InProcessHub hub;
-  std::vector<testing::Told> told(2);
-  for (int32_t rank = 0; rank < 2; ++rank) {
-    env::SimProcess& process = world.NewProcess(absl::StrCat("rank ", rank));
-    world.Start(process, [&told, &hub, &word, rank, stalled](env::Env& env) {
-      StallingCoordinator coordinator(env, hub, word, rank == stalled ? 40 * base::kSecondNs : 0);
-      Options options = testing::JobOptions("/ckpt/run", rank, 2);  // beat_timeout_s is 2
-      options.begin_timeout_s = 5;
-      testing::Rank body(env, hub, options, 1, tier::kRecordsKept, &coordinator);
-      testing::Told& mine = told[static_cast<size_t>(rank)];
-      mine.status = testing::RunScript(body, {.saves = {1, 2}}, mine);
-    });
-  }
-  REQUIRE(world.Run().ok());
+  const auto told = RunTwoRanks([&](int32_t rank, env::Env& env, coord::InProcessHub& hub, testing::Told& mine) {
+    StallingCoordinator coordinator(env, hub, word, rank == stalled ? 40 * base::kSecondNs : 0);
+    Options options = testing::JobOptions("/ckpt/run", rank, 2);  // beat_timeout_s is 2
+    options.begin_timeout_s = 5;
+    testing::Rank body(env, hub, options, 1, tier::kRecordsKept, &coordinator);
+    mine.status = testing::RunScript(body, {.saves = {1, 2}}, mine);
+  });
   for (const testing::Told& each : told) {
     INFO(each.status);
     REQUIRE(each.status.ok());
@@ -109,32 +116,21 @@ TEST_CASE("A rank whose coordinator is not served for longer than all timeouts d
       REQUIRE(status.ok());
     }
   }
-  REQUIRE(world.Names("/ckpt/run/writers").empty());
 }
 
 TEST_CASE("Closing does not wait for a beat that the coordinator does not take", "[engine]") {
   constexpr int64_t kStallNs = 60 * base::kSecondNs;
-  env::SimThreads threads;
-  env::SimWorldOptions world_options;
-  world_options.threads = &threads;
-  env::SimWorld world(world_options);
-  coord::InProcessHub hub;
-  std::vector<testing::Told> told(2);
   std::array<bool, 2> hung{};   // when it had closed
   std::array<bool, 2> hangs{};  // when it ended
-  for (int32_t rank = 0; rank < 2; ++rank) {
-    world.Start(world.NewProcess(absl::StrCat("rank ", rank)), [&, rank](env::Env& env) {
-      BeatlessCoordinator coordinator(env, hub, rank == 1 ? kStallNs : 0);
-      testing::Rank body(env, hub, testing::JobOptions("/ckpt/run", rank, 2), 1, tier::kRecordsKept, &coordinator);
-      testing::Told& mine = told[static_cast<size_t>(rank)];
-      const int64_t begun_ns = env.MonotonicNs();
-      mine.status = testing::RunScript(body, {.saves = {1}}, mine);
-      hung[static_cast<size_t>(rank)] = body.engine().BeatHangs() && env.MonotonicNs() - begun_ns < kStallNs / 2;
-      env.SleepNs(kStallNs);
-      hangs[static_cast<size_t>(rank)] = body.engine().BeatHangs();
-    });
-  }
-  REQUIRE(world.Run().ok());
+  const auto told = RunTwoRanks([&](int32_t rank, env::Env& env, coord::InProcessHub& hub, testing::Told& mine) {
+    BeatlessCoordinator coordinator(env, hub, rank == 1 ? kStallNs : 0);
+    testing::Rank body(env, hub, testing::JobOptions("/ckpt/run", rank, 2), 1, tier::kRecordsKept, &coordinator);
+    const int64_t begun_ns = env.MonotonicNs();
+    mine.status = testing::RunScript(body, {.saves = {1}}, mine);
+    hung[static_cast<size_t>(rank)] = body.engine().BeatHangs() && env.MonotonicNs() - begun_ns < kStallNs / 2;
+    env.SleepNs(kStallNs);
+    hangs[static_cast<size_t>(rank)] = body.engine().BeatHangs();
+  });
   for (const testing::Told& each : told) {
     INFO(each.status);
     REQUIRE(each.status.ok());
