@@ -125,9 +125,9 @@ class Engine {
   // Returns when the memory of tensors that were handed to Save may be changed. Save has copied them by the time it returns, so this
   // returns at once. FailedPrecondition when the engine is closed.
   virtual absl::Status Fence() = 0;
-  // Not collective. Waits until this rank's saves have an outcome, at most `grace_s` (negative: as long as it takes): then
-  // DeadlineExceeded, and it may be called again. No save or restore begins after the first call. Unavailable when all saves have an
-  // outcome and storage does not answer for seconds after that: what hangs there is left behind.
+  // Not collective. Waits until this rank's saves have an outcome and have left storage, at most `grace_s` (negative: as long as it
+  // takes): then DeadlineExceeded, and it may be called again. No save or restore begins after the first call. Unavailable when all saves
+  // have an outcome and storage does not answer for seconds after that: what hangs there is left behind.
   virtual absl::Status Close(double grace_s) = 0;
   // Closes, and gives up the saves that have not voted yet: they fail as Cancelled. For a program that has to end.
   virtual void Abandon() = 0;

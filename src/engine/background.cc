@@ -114,9 +114,7 @@ void EngineImpl::Retain(bool committed) {
     const absl::Status dropped = base::WithinMemory(
         [&] { return log_.Retain({.keep = options_.keep}, absl::StrCat("keep=", options_.keep), incarnation).status(); });
     const bool fenced = absl::IsAborted(dropped);  // the next save tells
-    if (!dropped.ok() && !fenced) {
-      Post(EventKind::kFallback, SaveJob{}, 0, 0, absl::StrCat("steps beyond keep=", options_.keep, " stay: ", dropped.message()));
-    }
+    if (!dropped.ok() && !fenced) TellFallback("steps beyond keep=", options_.keep, " stay: ", dropped.message());
   }
   if (retention_ != nullptr) retention_->SweepSoon(/*at_once=*/!committed || options_.keep > 0);
 }
@@ -306,10 +304,13 @@ uint64_t EngineImpl::Incarnation() {
 bool EngineImpl::ShowLife(bool alive) {
   const uint64_t incarnation = Incarnation();
   if (incarnation == 0) return false;
-  const std::string name = format::SignOfLifePath(incarnation, options_.rank);
-  return RunInTime(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldOpen(),
-                   [&tier = runtime_.tier, name, alive] { return alive ? tier.Touch(name) : tier.Delete(name); })
-      .ok();
+  const absl::Status shown = base::WithinMemory([&] {
+    return RunInTime(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldForStorage(),
+                     [&tier = runtime_.tier, name = format::SignOfLifePath(incarnation, options_.rank), alive] {
+                       return alive ? tier.Touch(name) : tier.Delete(name);
+                     });
+  });
+  return shown.ok();
 }
 
 // The directory is listed and the file opened, so that a network file system asks its server and does not answer from memory.
@@ -318,7 +319,7 @@ std::optional<int64_t> EngineImpl::SignOfLife(int32_t rank) {
   if (incarnation == 0) return std::nullopt;
   const std::string name = format::SignOfLifePath(incarnation, rank);
   const absl::StatusOr<tier::ObjectInfo> info =
-      ValueInTime<tier::ObjectInfo>(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldOpen(),
+      ValueInTime<tier::ObjectInfo>(runtime_.env, DeadlineAfter(runtime_.env, options_.beat_timeout_s), "a sign of life", HoldForStorage(),
                                     [&tier = runtime_.tier, name]() -> absl::StatusOr<tier::ObjectInfo> {
                                       LAMINA_RETURN_IF_ERROR(tier.ListNames(format::kWritersPrefix).status());
                                       LAMINA_RETURN_IF_ERROR(tier.OpenObject(name).status());
@@ -339,8 +340,7 @@ void EngineImpl::LeaseLoop() {
     // A lease that could not be renewed is renewed next time; losing it shows as a fence at the next commit. Told once until it goes well.
     const absl::Status renewed = base::WithinMemory([&] { return log.RenewLease(incarnation); });
     if (!renewed.ok() && !failing) {
-      Post(EventKind::kFallback, SaveJob{}, 0, 0,
-           absl::StrCat("the lease on the root is not renewed, and another job may take the root for left: ", renewed.message()));
+      TellFallback("the lease on the root is not renewed, and another job may take the root for left: ", renewed.message());
     }
     failing = !renewed.ok();
     const int64_t next_ns = runtime_.env.MonotonicNs() + kLeaseNs;
@@ -357,7 +357,7 @@ void EngineImpl::LeaseLoop() {
   // Whoever comes next need not watch a lease that nobody holds; one that stays runs out by itself.
   base::WithinMemory([&] { return runtime_.tier.Delete(format::WriterLeasePath(incarnation)); }).IgnoreError();
   env::MutexLock lock(mutex_);
-  --holds_;
+  --storage_count_;
   changed_.NotifyAll();
 }
 

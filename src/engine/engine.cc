@@ -81,7 +81,7 @@ EngineImpl::~EngineImpl() {
   retention_.reset();
   // What a deadline left behind stands on this too. Whoever must not wait for it leaves the engine behind as well, as Close() told him to.
   env::MutexLock lock(mutex_);
-  while (holds_ > 0 && changed_.WaitUntil(mutex_, env::kForeverNs)) {
+  while (storage_count_ > 0 && changed_.WaitUntil(mutex_, env::kForeverNs)) {
   }
 }
 
@@ -116,11 +116,15 @@ absl::Status EngineImpl::Close(double grace_s) {
     retention = retention_.get();
   }
   if (retention != nullptr) retention->Stop();
-  env::MutexLock lock(mutex_);
-  LAMINA_RETURN_IF_ERROR(WaitForHolds(deadline_ns));
-  // The saves have their outcomes, whatever becomes of a last beat.
-  while (beat_begun_ns_ >= 0 && changed_.WaitUntil(mutex_, std::min(deadline_ns, give_up_ns_))) {
+  {
+    env::MutexLock lock(mutex_);
+    LAMINA_RETURN_IF_ERROR(WaitForStorage(deadline_ns));
+    // The saves have their outcomes, whatever becomes of a last beat.
+    while (beat_begun_ns_ >= 0 && changed_.WaitUntil(mutex_, std::min(deadline_ns, give_up_ns_))) {
+    }
   }
+  if (BeatHangs())
+    TellFallback("closing: what the ranks speak through has not taken a last beat, which is left behind with the engine and its memory");
   return absl::OkStatus();
 }
 
@@ -130,10 +134,10 @@ bool EngineImpl::BeatHangs() {
 }
 
 // For what is about to end, and hangs where storage does.
-absl::Status EngineImpl::WaitForHolds(int64_t deadline_ns) {
-  while (!pending_.empty() || holds_ > 0) {
+absl::Status EngineImpl::WaitForStorage(int64_t deadline_ns) {
+  while (!pending_.empty() || storage_count_ > 0) {
     const bool changed = changed_.WaitUntil(mutex_, std::min(deadline_ns, give_up_ns_));
-    if (changed || (pending_.empty() && holds_ == 0)) continue;
+    if (changed || (pending_.empty() && storage_count_ == 0)) continue;
     if (runtime_.env.MonotonicNs() < give_up_ns_) return absl::DeadlineExceededError("closing: storage has not answered yet");
     return absl::UnavailableError(absl::StrCat("closing: '", runtime_.tier.Describe(), "' does not answer on rank ", options_.rank,
                                                ": what hangs there is left behind, and the lease on the root runs out by itself"));
@@ -141,14 +145,14 @@ absl::Status EngineImpl::WaitForHolds(int64_t deadline_ns) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<void> EngineImpl::HoldOpen() {
+std::shared_ptr<void> EngineImpl::HoldForStorage() {
   {
     env::MutexLock lock(mutex_);
-    ++holds_;
+    ++storage_count_;
   }
   return std::shared_ptr<void>(nullptr, [this](void*) {
     env::MutexLock lock(mutex_);
-    --holds_;
+    --storage_count_;
     changed_.NotifyAll();
   });
 }
@@ -319,7 +323,7 @@ absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
   LAMINA_RETURN_IF_ERROR(check(opened));
   claimed.incarnation = opened.number;
   claimed.parent = opened.head;
-  auto retention = std::make_unique<Retention>(runtime_.env, runtime_.tier, options_, claimed.incarnation, swept_, HoldOpen(),
+  auto retention = std::make_unique<Retention>(runtime_.env, runtime_.tier, options_, claimed.incarnation, swept_, HoldForStorage(),
                                                [this](const std::string& cause) { Post(EventKind::kFallback, SaveJob{}, 0, 0, cause); });
   env::MutexLock lock(mutex_);
   claimed_ = claimed;
@@ -330,7 +334,7 @@ absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
     claimed_.reset();
     return env::NoThread("the lease on the root");
   }
-  ++holds_;
+  ++storage_count_;
   retention_ = std::move(retention);
   return claimed;
 }
@@ -339,7 +343,7 @@ absl::StatusOr<Claimed> EngineImpl::Claim(bool for_first_save) {
 absl::Status EngineImpl::MeetAtRoot(const std::string& key, const std::string& what, const absl::Status& mine, int64_t deadline_ns) {
   if (root_is_shared_ || options_.rank_count == 1) return absl::OkStatus();
   const auto begun = std::make_shared<std::atomic<bool>>(false);
-  absl::Status met = RunInTime(runtime_.env, deadline_ns, what, HoldOpen(), [this, key, what, mine, begun] {
+  absl::Status met = RunInTime(runtime_.env, deadline_ns, what, HoldForStorage(), [this, key, what, mine, begun] {
     *begun = true;
     return CheckSharedPath(options_, runtime_, agreement_, key, what, mine);
   });
@@ -358,7 +362,7 @@ absl::Status EngineImpl::Prologue(SaveJob& job, const absl::Status& mine) {
   const int64_t deadline_ns = DeadlineAfter(runtime_.env, options_.save_timeout_s > 0 ? options_.save_timeout_s : kSaveDeadlineS);
   LAMINA_RETURN_IF_ERROR(MeetAtRoot(job.key + "/root", what, mine, deadline_ns));
   const auto claim = [this, what, deadline_ns]() -> absl::StatusOr<std::string> {
-    LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, ValueInTime<Claimed>(runtime_.env, deadline_ns, what, HoldOpen(),
+    LAMINA_ASSIGN_OR_RETURN(const Claimed claimed, ValueInTime<Claimed>(runtime_.env, deadline_ns, what, HoldForStorage(),
                                                                         [this] { return EnsureClaimed(/*for_first_save=*/true); }));
     base::Writer writer;
     writer.Put(claimed.store.store_id);
@@ -421,8 +425,8 @@ absl::Status EngineImpl::CheckRoom(const SaveJob& job, int64_t deadline_ns) {
   return agreement_
       .Assemble(job.key + "/first/room", what, kSaveDeadlineS, absl::OkStatus(),
                 [&]() -> absl::StatusOr<std::string> {
-                  const absl::StatusOr<Room> room =
-                      ValueInTime<Room>(runtime_.env, deadline_ns, what, HoldOpen(), [&tier = runtime_.tier] { return LookAtRoom(tier); });
+                  const absl::StatusOr<Room> room = ValueInTime<Room>(runtime_.env, deadline_ns, what, HoldForStorage(),
+                                                                      [&tier = runtime_.tier] { return LookAtRoom(tier); });
                   if (absl::IsDeadlineExceeded(room.status())) return room.status();
                   if (!room.ok() || !room->capacity.has_value()) return std::string();  // one that does not tell is tried
                   const StateSize size{job.plans->plan.state_bytes, 0};
@@ -546,7 +550,7 @@ absl::StatusOr<std::unique_ptr<RestoreSession>> EngineImpl::BeginRestore(std::op
         first_plans_ = nullptr;
         plans_after_.clear();
       },
-      active, [this] { return HoldOpen(); });
+      active, [this] { return HoldForStorage(); });
   LAMINA_RETURN_IF_ERROR(run->Begin());
   ForgetPast();
   return std::unique_ptr<RestoreSession>(std::move(run));

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/memory.h"
 #include "base/units.h"
 #include "device/pinned_window.h"
 #include "engine/restore_run.h"
@@ -81,8 +83,8 @@ class EngineImpl final : public CoreEngine {
   absl::Status CheckFit(RestoreSession& session, std::span<const TensorView> targets, int round);
 
   // Kept by work on storage: closing waits for it, and leaves it behind in the end.
-  std::shared_ptr<void> HoldOpen();
-  absl::Status WaitForHolds(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<void> HoldForStorage();
+  absl::Status WaitForStorage(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The root.
   absl::StatusOr<Claimed> EnsureClaimed(bool for_first_save);
@@ -106,6 +108,15 @@ class EngineImpl final : public CoreEngine {
   void TellIfWritingStands();
   void Post(EventKind kind, const SaveJob& job, int64_t bytes, int64_t duration_ns, std::string cause);
 
+  // Untold when there is no memory to say it in: the work that it is about goes on.
+  template <typename... Pieces>
+  void TellFallback(const Pieces&... pieces) {
+    base::WithinMemory([&] {
+      Post(EventKind::kFallback, SaveJob{}, 0, 0, absl::StrCat(pieces...));
+      return absl::OkStatus();
+    }).IgnoreError();
+  }
+
   const Options options_;
   const Runtime runtime_;
   Agreement agreement_;
@@ -117,8 +128,8 @@ class EngineImpl final : public CoreEngine {
   env::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t give_up_ns_ ABSL_GUARDED_BY(mutex_) = -1;  // when closing waits for holds no longer; -1: it does not wait yet
-  int32_t holds_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t give_up_ns_ ABSL_GUARDED_BY(mutex_) = -1;    // when closing waits for storage no longer; -1: it does not wait yet
+  int32_t storage_count_ ABSL_GUARDED_BY(mutex_) = 0;  // pieces of work on storage that closing waits for, the lease among them
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status fence_ ABSL_GUARDED_BY(mutex_);         // Aborted once a newer incarnation has the root
   int64_t fenced_number_ ABSL_GUARDED_BY(mutex_) = 0;  // the save that told all ranks so

@@ -70,9 +70,11 @@ class StandingEngine : public Engine {
   absl::StatusOr<RestoreInfo> Restore(std::span<const TensorView> targets, std::optional<int64_t> step) override {
     return base::WithinMemory([&] { return parts_->engine->Restore(targets, step); });
   }
-  absl::Status Fence() override { return parts_->engine->Fence(); }
+  absl::Status Fence() override {
+    return base::WithinMemory([&] { return parts_->engine->Fence(); });
+  }
   absl::Status Close(double grace_s) override {
-    LAMINA_RETURN_IF_ERROR(parts_->engine->Close(grace_s));
+    LAMINA_RETURN_IF_ERROR(base::WithinMemory([&] { return parts_->engine->Close(grace_s); }));
     if (std::exchange(closed_, true)) return absl::OkStatus();
     parts_->events.Stop();
     if (parts_->meeting != nullptr) Leave();
