@@ -74,11 +74,14 @@ class StandingEngine : public Engine {
     return base::WithinMemory([&] { return parts_->engine->Fence(); });
   }
   absl::Status Close(double grace_s) override {
-    LAMINA_RETURN_IF_ERROR(base::WithinMemory([&] { return parts_->engine->Close(grace_s); }));
-    if (std::exchange(closed_, true)) return absl::OkStatus();
-    parts_->events.Stop();
-    if (parts_->meeting != nullptr) Leave();
-    return absl::OkStatus();
+    return base::WithinMemory([&]() -> absl::Status {
+      LAMINA_RETURN_IF_ERROR(parts_->engine->Close(grace_s));
+      if (closed_) return absl::OkStatus();
+      parts_->events.Stop();
+      if (parts_->meeting != nullptr) Leave();
+      closed_ = true;
+      return absl::OkStatus();
+    });
   }
   void Abandon() override { parts_->engine->Abandon(); }
 

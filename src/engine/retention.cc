@@ -110,9 +110,13 @@ void Retention::Sweep(tier::Log& log) {
   }
   fenced_ = absl::IsAborted(dropped) || absl::IsAborted(swept.status());
   const absl::Status& failed = swept.ok() ? dropped : swept.status();
-  const std::string failure = failed.ok() || fenced_ ? "" : std::string(failed.message());
-  if (!failure.empty() && failure != told_) tell_(absl::StrCat("files that nothing needs stay on disk: ", failure));
-  told_ = failure;
+  const auto tell = [&] {
+    std::string failure = failed.ok() || fenced_ ? "" : std::string(failed.message());
+    if (!failure.empty() && failure != told_) tell_(absl::StrCat("files that nothing needs stay on disk: ", failure));
+    told_ = std::move(failure);
+    return absl::OkStatus();
+  };
+  base::WithinMemory(tell).IgnoreError();  // the next sweep tells it
   env::MutexLock lock(mutex_);
   next_ns_ = next_ns;
   next_idle_ns_ = now_ns + kSweepNs;

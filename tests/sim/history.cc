@@ -34,7 +34,7 @@ constexpr int64_t kForEver = INT64_MAX / 2;
 constexpr int64_t kOpsOfALaunch = 1500;  // about, for placing what happens in the midst of one
 constexpr int64_t kLaunchNsMax = 6 * kHourNs;
 constexpr int64_t kLateSaveNs = 620 * kSecondNs;
-constexpr int64_t kPinsToForget = 105;  // records enough for a dropped step to leave the table, once it is swept; the last one pins
+constexpr int64_t kPinsToForget = 105;  // records enough for a dropped step to leave the table, once it is swept; odd: it ends as it began
 
 // Kinds that hold for a whole history, and those that befall one launch.
 constexpr FaultKind kOfTheWorld[] = {FaultKind::kShortWrites, FaultKind::kLatency, FaultKind::kStaleNames, FaultKind::kStaleLists,
