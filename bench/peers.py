@@ -164,10 +164,12 @@ class Lamina(Peer):
             reader.restore(self.state, step=step)
 
     def files(self, step: int) -> list[Path]:
-        return files_of(self.folder)
+        """Of all steps, without the log: its few KiB are read by the trainer too, at any time."""
+        return files_of(self.folder / "root" / "steps")
 
     def drop(self, step: int) -> None:
-        """Its steps stay until the end of the run."""
+        """Its steps stay until the end of the run, but free the memory of the page cache as those of others do that are deleted."""
+        evict(self.files(step))
 
 
 PEERS = (Raw, TorchSave, Safetensors, Dcp, DcpAsync, Lamina)
